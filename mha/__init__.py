@@ -1,0 +1,22 @@
+"""How multi-head attention splits and merges heads: the implementation that the lessons build."""
+
+from mha.attention import (
+    attention_weights,
+    merge_heads,
+    multi_head_attention,
+    scaled_dot_product_attention,
+    split_heads,
+)
+from mha.layout import Layout
+from mha.trace import dependency_map, trace
+
+__all__ = [
+    "Layout",
+    "attention_weights",
+    "dependency_map",
+    "merge_heads",
+    "multi_head_attention",
+    "scaled_dot_product_attention",
+    "split_heads",
+    "trace",
+]
