@@ -1,0 +1,179 @@
+"""A picture is computed first, as plain data, and then lowered: to SVG, or to matplotlib."""
+
+import base64
+import io
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from mha import style
+
+BOX, HIGH = 26, 22  # the width and height of a cell
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One element of a tensor, drawn as a box; boxes of the same element light up together."""
+
+    x: float
+    y: float
+    element: int
+    head: int
+
+
+@dataclass(frozen=True)
+class Map:
+    """A matrix of weights from 0 to 1, drawn as pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Label:
+    """A line of text; `element` hides it until that element is pointed at."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 12
+    anchor: str = "start"
+    colour: str = style.INK
+    bold: bool = False
+    upright: bool = False
+    element: int | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything that is drawn, in pixels from the top left, and its alternative text."""
+
+    width: float
+    height: float
+    alt: str
+    cells: list[Cell] = field(default_factory=list)
+    maps: list[Map] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+
+    def svg(self) -> str:
+        """As inline SVG for a web page, which scales to the width that it is given."""
+        parts = [
+            f'<div class="mha"><svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
+            f'aria-label="{escape(self.alt)}" style="width:100%;max-width:{self.width:g}px;'
+            f'background:{style.PAPER};font-family:{style.FONT};white-space:pre">',
+            f"<style>{_css(self.cells)}</style>" if self.cells else "",
+            *(_svg_map(m) for m in self.maps),
+            *(_svg_cell(cell) for cell in self.cells),
+            *(_svg_label(label) for label in self.labels),
+        ]
+        return "".join(parts) + "</svg></div>"
+
+    def figure(self) -> Figure:
+        """As a matplotlib figure, which shows no element pointed at."""
+        figure = Figure(figsize=(self.width / 100, self.height / 100), dpi=100)
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
+        axes.set_axis_off()
+        for m in self.maps:
+            extent = (m.x, m.x + m.width, m.y + m.height, m.y)
+            axes.imshow(_pixels(m.weights), extent=extent, interpolation="nearest", aspect="auto")
+            axes.add_patch(
+                Rectangle((m.x, m.y), m.width, m.height, fill=False, ec=style.QUIET, lw=0.7)
+            )
+        for c in self.cells:
+            axes.add_patch(
+                Rectangle((c.x, c.y), BOX, HIGH, fc=style.head_colour(c.head), ec=style.INK, lw=0.7)
+            )
+            axes.text(c.x + BOX / 2, c.y + HIGH / 2 + 4, str(c.element), ha="center", size=8.6)
+        for label in self.labels:
+            if label.element is None:
+                axes.text(
+                    label.x,
+                    label.y,
+                    label.text,
+                    size=label.size * 0.72,
+                    color=label.colour,
+                    ha={"start": "left", "middle": "center", "end": "right"}[label.anchor],
+                    va="baseline",
+                    weight="bold" if label.bold else "normal",
+                    rotation=90 if label.upright else 0,
+                    rotation_mode="anchor",
+                    parse_math=False,
+                )
+        axes.set(xlim=(0, self.width), ylim=(self.height, 0))
+        return figure
+
+    def png(self) -> bytes:
+        """As the bytes of a PNG file."""
+        buffer = io.BytesIO()
+        self.figure().savefig(buffer, format="png", facecolor=style.PAPER)
+        image = Image.open(buffer).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        return _png(image)
+
+
+def _pixels(weights: np.ndarray) -> np.ndarray:
+    """Weights from 0 to 1 as colours, (rows, columns, 3) bytes."""
+    levels = np.rint(np.clip(np.nan_to_num(weights), 0, 1) * (style.LEVELS - 1)).astype(np.uint8)
+    colours = np.array(style.HEAT, dtype=np.uint8)
+    return np.take(colours, levels, axis=0)
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format="png", optimize=True)
+    return buffer.getvalue()
+
+
+def _svg_map(m: Map) -> str:
+    image = Image.fromarray(_pixels(m.weights)).quantize(style.LEVELS)
+    data = base64.b64encode(_png(image)).decode()
+    box = f'x="{m.x:g}" y="{m.y:g}" width="{m.width:g}" height="{m.height:g}"'
+    return (
+        f'<image {box} preserveAspectRatio="none" style="image-rendering:pixelated" '
+        f'href="data:image/png;base64,{data}"/>'
+        f'<rect {box} fill="none" stroke="{style.QUIET}"/>'
+    )
+
+
+def _svg_cell(c: Cell) -> str:
+    return (
+        f'<g class="e{c.element} h{c.head}" transform="translate({c.x:g} {c.y:g})">'
+        f"<rect/><text>{c.element}</text></g>"
+    )
+
+
+def _svg_label(label: Label) -> str:
+    place = f'x="{label.x:g}" y="{label.y:g}"'
+    if label.upright:
+        place = f'transform="translate({label.x:g} {label.y:g}) rotate(-90)"'
+    if label.element is not None:
+        look = f'class="a a{label.element}"'
+    else:
+        look = f'font-size="{label.size:g}" fill="{label.colour}" text-anchor="{label.anchor}"'
+        look += ' font-weight="bold"' if label.bold else ""
+    return f"<text {place} {look}>{escape(label.text)}</text>"
+
+
+def _css(cells: list[Cell]) -> str:
+    """Colours by head; pointing at one box of an element lights all, and shows its arithmetic."""
+    colours = [
+        f".mha .h{h}{{--box:{style.head_colour(h)}}}" for h in sorted({c.head for c in cells})
+    ]
+    lit = [
+        f".mha:has(.e{e}:hover) .e{e}{{--box:{style.INK};--ink:{style.PAPER}}}"
+        f".mha:has(.e{e}:hover) .a{e}{{display:inline}}"
+        for e in sorted({c.element for c in cells})
+    ]
+    return (
+        f".mha g rect{{width:{BOX}px;height:{HIGH}px;stroke:{style.INK};fill:var(--box)}}"
+        f".mha g text{{font-size:12px;text-anchor:middle;fill:var(--ink,{style.INK});"
+        f"transform:translate({BOX / 2}px,{HIGH / 2 + 4}px)}}"
+        f".mha .a{{font-size:12px;text-anchor:end;fill:{style.INK};display:none}}"
+        + "".join(colours + lit)
+    )

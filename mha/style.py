@@ -1,0 +1,27 @@
+"""Colours and sizes of every picture, in one place."""
+
+from matplotlib import colormaps
+
+INK = "#1b1f24"
+QUIET = "#57606a"
+PAPER = "#ffffff"
+FONT = "DejaVu Sans, Verdana, sans-serif"
+
+# Light enough for dark numbers on top; neighbours differ in lightness too, not in hue alone.
+HEAD_COLOURS = (
+    "#a6cee3", "#fdae61", "#d9f0a3", "#c994c7", "#fff3b0", "#80b1a9",
+    "#e5d8f0", "#e0a37e", "#c7e9e4", "#9fa8da", "#f1dcc0", "#b3b36b",
+)  # fmt: skip
+
+LEVELS = 64
+# Attention weight 0 is paper and 1 is dark blue, the same in every picture.
+HEAT = [
+    tuple(round(255 * part) for part in colormaps["Blues"](level / (LEVELS - 1))[:3])
+    for level in range(LEVELS)
+]
+HEAT[0] = (255, 255, 255)
+
+
+def head_colour(head: int) -> str:
+    """The fill of everything that belongs to a head; colours repeat after twelve."""
+    return HEAD_COLOURS[head % len(HEAD_COLOURS)]
