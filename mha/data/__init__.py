@@ -1,0 +1,1 @@
+"""The recorded heads of a trained model, and the script that records them."""
