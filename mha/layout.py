@@ -82,8 +82,15 @@ class Layout:
         return [self.element(i) for i in itertools.product(*map(range, self.shape))]
 
     def transpose(self, a: int, b: int) -> Layout:
-        """Swap two axes: their sizes and their strides. No element moves."""
+        """Swap two axes: their sizes and their strides. No element moves.
+
+        Raises:
+            IndexError: there is no such axis; axes may also be counted from the end, -1 the last.
+        """
         order = list(range(len(self.shape)))
+        for axis in (a, b):
+            if axis not in range(-len(order), len(order)):
+                raise IndexError(f"transpose: there is no axis {axis} in shape {self.shape}.")
         order[a], order[b] = order[b], order[a]
         return Layout(
             tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset
@@ -99,8 +106,10 @@ class Layout:
         (25, 0, 5, 1)
         """
         new = len(shape) - len(self.shape)
-        if new < 0 or any(
-            old not in (1, size) for old, size in zip(self.shape, shape[new:], strict=True)
+        if (
+            new < 0
+            or min(shape, default=0) < 0
+            or any(old not in (1, size) for old, size in zip(self.shape, shape[new:], strict=True))
         ):
             raise ValueError(
                 f"expand: {self.shape} cannot become {tuple(shape)}; only axes of size 1 grow."
@@ -110,7 +119,7 @@ class Layout:
             if axis >= new:
                 size, stride = self.shape[axis - new], self.strides[axis - new]
             else:  # a new axis; torch gives it the stride that fresh memory would have
-                size, stride = 1, shape[axis + 1] * strides[0] if strides else 0
+                size, stride = 1, strides[0] if strides else 0
             strides.insert(0, stride if size == shape[axis] else 0)
         return Layout(tuple(shape), tuple(strides), self.offset)
 

@@ -119,9 +119,9 @@ class Picture:
 
 def _pixels(weights: np.ndarray) -> np.ndarray:
     """Weights from 0 to 1 as colours, (rows, columns, 3) bytes."""
-    levels = np.rint(np.clip(np.nan_to_num(weights), 0, 1) * (style.LEVELS - 1)).astype(np.uint8)
-    colours = np.array(style.HEAT, dtype=np.uint8)
-    return np.take(colours, levels, axis=0)
+    levels = np.rint(np.clip(np.nan_to_num(weights), 0, 1) * (style.LEVELS - 1))
+    pixels: np.ndarray = np.array(style.HEAT, dtype=np.uint8)[levels.astype(np.intp)]
+    return pixels
 
 
 def _png(image: Image.Image) -> bytes:

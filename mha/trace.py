@@ -1,6 +1,7 @@
 """Watch the memory of any PyTorch code: shape, strides and storage after every tensor operation."""
 
 import html
+import itertools
 import types
 from collections import UserList
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +70,7 @@ class Steps(UserList[Step]):
     def __repr__(self) -> str:
         rows = [self.header(), *(step.cells() for step in self)]
         full = [row for row in rows if len(row) > 2]
-        widths = [max(map(len, column)) for column in zip(*full, strict=False)]
+        widths = [max(map(len, column)) for column in itertools.zip_longest(*full, fillvalue="")]
         widths[0] = max(len(row[0]) for row in rows)
         return "\n".join(
             "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
@@ -116,9 +117,10 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, sizes: dict[str, int]) -> None:
         super().__init__()
         self.steps = Steps()
-        self.names: dict[int, str] = {}
+        self.names: dict[str, str] = {}  # by the text of a size, as not every size is a plain int
         for name, size in sizes.items():
-            self.names[size] = f"{self.names[size]}/{name}" if size in self.names else name
+            other = self.names.get(str(size))
+            self.names[str(size)] = f"{other}/{name}" if other else name
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -133,7 +135,8 @@ class _Recorder(TorchFunctionMode):
             result = func(*args, **kwargs)
         except Exception as error:
             with torch._C.DisableTorchFunction():
-                self.steps.append(Step(_call(func, args, kwargs), error=_reason(func, args, error)))
+                reason = _reason(func, args, kwargs, error)
+                self.steps.append(Step(_call(func, args, kwargs), error=reason))
             raise
         with torch._C.DisableTorchFunction():
             self._record(func, args, kwargs, before, result)
@@ -153,7 +156,7 @@ class _Recorder(TorchFunctionMode):
 
     def _step(self, call: str, name: str, x: Tensor, before: set[Any]) -> Step:
         shape = tuple(x.shape)
-        axes = tuple(self.names.get(size, str(size)) for size in shape) if self.names else ()
+        axes = tuple(self.names.get(size, size) for size in map(str, shape)) if self.names else ()
         if x.layout != torch.strided or _storage(x) is None:
             memory = "-"
         elif _storage(x) in before:
@@ -168,15 +171,19 @@ class _Recorder(TorchFunctionMode):
 
 def _storage(x: Any) -> int | None:
     """The address of the storage of `x`, None where it has no memory of its own."""
+    if not isinstance(x, Tensor):
+        return None
     try:
-        return x.untyped_storage().data_ptr() or None if isinstance(x, Tensor) else None
-    except (RuntimeError, NotImplementedError):
+        storage = x.untyped_storage()
+        return None if storage.device.type == "meta" else storage.data_ptr() or None
+    except RuntimeError:
         return None
 
 
 def _name(func: Any) -> str:
     """The name of a torch function, and of the property where it reads one."""
-    return str(func.__self__.__name__ if func.__name__ == "__get__" else func.__name__)
+    named = func.__self__ if func.__name__ == "__get__" else func
+    return str(getattr(named, "__name__", "property"))
 
 
 def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
@@ -204,18 +211,21 @@ def _text(x: Any) -> str:
     if isinstance(x, list | tuple):
         inside = ", ".join(map(_text, x))
         return f"[{inside}]" if isinstance(x, list) else f"({inside})"
-    return "..." if x is ... else x.__name__ if callable(x) else str(x)
+    text = "..." if x is ... else getattr(x, "__name__", None) or str(x)
+    opaque = isinstance(x, dict) or " at 0x" in text or "\n" in text  # no reader wants an address
+    return type(x).__name__ if opaque else text
 
 
-def _reason(func: Any, args: Sequence[Any], error: Exception) -> str:
+def _reason(func: Any, args: Sequence[Any], kwargs: dict[str, Any], error: Exception) -> str:
     """Why a call failed; for `view`, the two axes that cannot merge."""
-    if _name(func) == "view" and args[0].layout == torch.strided:
-        sizes = args[1:] if isinstance(args[1], int) else args[1]
+    text = str(error).partition("\n")[0]
+    if _name(func) == "view" and "not compatible" in text:
+        fresh = torch.empty(args[0].shape, device="meta")  # whose view knows what -1 stands for
         try:
-            Layout.of(args[0]).view(sizes)
-        except (TypeError, ValueError) as reason:
-            return f"{type(error).__name__}: {reason}"
-    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            Layout.of(args[0]).view(fresh.view(*args[1:], **kwargs).shape)
+        except ValueError as reason:
+            text = str(reason)
+    return f"{type(error).__name__}: {text}"
 
 
 def _opened(func: Any) -> Any:

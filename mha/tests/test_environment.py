@@ -1,0 +1,105 @@
+"""The files that install the series agree with each other, and the top level stays closed."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+CONDA_NAMES = {"matplotlib-base": "matplotlib", "pytorch": "torch"}
+TOP_LEVEL = {
+    *("notebooks", "mha", "images"),
+    *("environment.yml", "README.md", "pyproject.toml", "requirements.txt", "Makefile", "LICENSE"),
+}
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WHEEL = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+DECLARED = {r.name: r for r in map(Requirement, PYPROJECT["project"]["dependencies"])}
+
+
+def pins() -> dict[str, Requirement]:
+    """The pins of requirements.txt, by name."""
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    found = [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    by_name = {str(canonicalize_name(pin.name)): pin for pin in found}
+    assert len(by_name) == len(found), "requirements.txt names a package twice"
+    return by_name
+
+
+def conda() -> dict[str, list[str]]:
+    """The lists of environment.yml: channels, dependencies, and what pip installs."""
+    lists: dict[str, list[str]] = {}
+    for line in (ROOT / "environment.yml").read_text(encoding="utf-8").splitlines():
+        if heading := re.fullmatch(r"(?:  - )?(\w+):", line):
+            lists[heading[1]] = entries = []
+        elif entry := re.fullmatch(r" +- (.+)", line):
+            entries.append(entry[1])
+        else:
+            assert re.fullmatch(r"#.*|name: mha", line), f"environment.yml: what is {line!r}?"
+    return lists
+
+
+def test_requirements_pin_every_dependency_inside_its_range() -> None:
+    """The versions behind the stored outputs are versions that pyproject allows."""
+    pinned = pins()
+    assert DECLARED.keys() <= pinned.keys()
+    for name, pin in pinned.items():
+        (exact,) = pin.specifier
+        assert exact.operator == "=="
+        assert "+" not in exact.version, f"{pin}: no index but PyTorch's own has local versions"
+        assert "*" not in exact.version
+        if name in DECLARED:
+            assert DECLARED[name].specifier.contains(exact.version), f"{pin}, {DECLARED[name]}"
+    assert str(pinned["torch"].specifier) == "==2.13.0"
+
+
+def test_requirements_install_the_package_itself() -> None:
+    """`pip install -r requirements.txt` is the whole installation."""
+    options = re.findall(r"^-.*", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
+    assert options == ["-e ."]
+
+
+def test_conda_installs_what_pyproject_declares() -> None:
+    """Same packages and same ranges under conda-forge's names; pip adds only this package."""
+    lists = conda()
+    assert lists.keys() == {"channels", "dependencies", "pip"}
+    assert lists["pip"] == ["-e ."]
+    found = {r.name: r.specifier for r in map(Requirement, lists["dependencies"])}
+    assert str(found.pop("python")) == PYPROJECT["project"]["requires-python"]
+    assert str(found.pop("pip")) == ""
+    names = {CONDA_NAMES.get(name, name): spec for name, spec in found.items()}
+    assert names == {name: r.specifier for name, r in DECLARED.items()}
+
+
+def test_conda_channels_are_conda_forge_alone() -> None:
+    """conda's own pytorch channel ended at 2.5, and mixing channels breaks environments."""
+    assert conda()["channels"] == ["conda-forge", "nodefaults"]
+
+
+def test_installing_sets_up_jupyterlab() -> None:
+    """A saved slider reopens alive, which is off by default, and no news are fetched or offered."""
+    ((file, target),) = WHEEL["shared-data"].items()
+    source = json.loads((ROOT / file).read_text(encoding="utf-8"))
+    assert source["@jupyter-widgets/jupyterlab-manager:plugin"] == {"saveState": True}
+    assert source["@jupyterlab/apputils-extension:notification"] == {"fetchNews": "false"}
+    installed = Path(sys.prefix, target)
+    assert installed.is_file(), f"{installed} is missing: run `pip install -e .`"
+    assert json.loads(installed.read_text(encoding="utf-8")) == source
+
+
+def test_the_top_level_is_closed() -> None:
+    """What git tracks at the top is on the list, or is a dot-file."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no git repository to ask: {error}")
+    tops = {path.split("/")[0] for path in done.stdout.splitlines()}
+    assert {top for top in tops if top[0] != "."} <= TOP_LEVEL
