@@ -20,6 +20,13 @@ from mha.trace import Steps, trace
 MOST_FRAMES, MOST_TOKENS, MOST_ELEMENTS = 8, 32, 24
 
 
+# A stored figure works without a kernel, so it needs no mark that says it is disconnected.
+QUIET = (
+    "<style>.mha-figure::before, .mha-figure .jupyter-widgets-disconnected::before"
+    "{content: none !important}</style>"
+)
+
+
 class Frame(NamedTuple):
     """What there is to see at one position of a slider: as a picture, and as text."""
 
@@ -32,7 +39,8 @@ class Figure(widgets.VBox):
 
     def __init__(self, frame: Frame, children: Sequence[widgets.Widget] | None = None) -> None:
         self._frame = frame
-        super().__init__(children or [widgets.HTML(frame.picture.svg())])
+        super().__init__([*(children or [_html(frame)]), widgets.HTML(QUIET)])
+        self.add_class("mha-figure")
 
     @property
     def frame(self) -> Frame:
@@ -70,8 +78,9 @@ class Explorer(Figure):
             options=list(frames), value=num_heads, description="num_heads"
         )
         stack = widgets.Stack(
-            [widgets.HTML(frame.picture.svg()) for frame in self._frames.values()],
+            [_html(frame) for frame in self._frames.values()],
             selected_index=self.slider.index,
+            layout={"width": "100%"},
         )
         self._link = widgets.jslink((self.slider, "index"), (stack, "selected_index"))
         super().__init__(self._frames[num_heads], [self.slider, stack])
@@ -91,6 +100,10 @@ class Explorer(Figure):
     def frame(self) -> Frame:
         """What is on screen now."""
         return self._frames[self.num_heads]
+
+
+def _html(frame: Frame) -> widgets.HTML:
+    return widgets.HTML(frame.picture.svg(), layout={"width": "100%"})
 
 
 def divisors(width: int, most: int = 12) -> list[int]:

@@ -119,7 +119,7 @@ class Layout:
             if axis >= new:
                 size, stride = self.shape[axis - new], self.strides[axis - new]
             else:  # a new axis; torch gives it the stride that fresh memory would have
-                size, stride = 1, strides[0] if strides else 0
+                size, stride = 1, shape[axis + 1] * strides[0] if strides else 0
             strides.insert(0, stride if size == shape[axis] else 0)
         return Layout(tuple(shape), tuple(strides), self.offset)
 

@@ -55,7 +55,8 @@ def shapes_for(draw: st.DrawFn, x: Tensor) -> tuple[int, ...]:
     if x.numel() == 0:
         return tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3]), max_size=4)))
     if draw(st.booleans()):
-        left, shape = x.numel(), []
+        shape: list[int] = []
+        left = x.numel()
         while left > 1 and len(shape) < 4:
             shape.append(draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0])))
             left //= shape[-1]

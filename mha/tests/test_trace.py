@@ -1,0 +1,858 @@
+"""`trace` on our code and on code that we did not write; `dependency_map` on right and wrong."""
+
+import contextlib
+import copy
+import functools
+import gc
+import html
+import re
+import warnings
+import weakref
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import einops
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mha import multi_head_attention, scaled_dot_product_attention, split_heads
+from mha.layout import Layout
+from mha.trace import HEADER, LAYOUT_CALLS, Step, Steps, dependency_map, trace
+
+SIZES = {"batch": 2, "seq": 5, "num_heads": 3, "head_dim": 4, "d_model": 12}
+
+
+def x_() -> Tensor:
+    return torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0))
+
+
+def calls(steps: Steps) -> list[str]:
+    return [step.call for step in steps]
+
+
+def memory(steps: Steps) -> list[str]:
+    return [step.memory for step in steps]
+
+
+def no_mode_is_left() -> bool:
+    """Whether torch hands its calls to nobody."""
+    return len(torch.overrides._get_current_function_mode_stack()) == 0
+
+
+# The table
+
+
+def test_the_table_as_text() -> None:
+    x = torch.arange(120.0).view(2, 5, 12)
+    with trace(**SIZES) as steps:
+        heads = x.view(2, 5, 3, 4).transpose(1, 2)
+        scores = (heads / 2.0) @ heads.transpose(-1, -2)
+        out_h = scores.softmax(dim=-1) @ heads
+        out_h.transpose(1, 2).contiguous().view(2, 5, 12).sum()
+    assert (
+        repr(steps)
+        == """\
+call               shape         strides         contiguous  memory  axes
+view(2, 5, 3, 4)   (2, 5, 3, 4)  (60, 12, 4, 1)  yes         same    batch seq num_heads head_dim
+transpose(1, 2)    (2, 3, 5, 4)  (60, 4, 12, 1)  no          same    batch num_heads seq head_dim
+div(2)             (2, 3, 5, 4)  (60, 4, 12, 1)  no          new     batch num_heads seq head_dim
+transpose(-1, -2)  (2, 3, 4, 5)  (60, 4, 1, 12)  no          same    batch num_heads head_dim seq
+matmul(2×3×4×5)    (2, 3, 5, 5)  (75, 25, 5, 1)  yes         new     batch num_heads seq seq
+softmax(dim=-1)    (2, 3, 5, 5)  (75, 25, 5, 1)  yes         new     batch num_heads seq seq
+matmul(2×3×5×4)    (2, 3, 5, 4)  (60, 20, 4, 1)  yes         new     batch num_heads seq head_dim
+transpose(1, 2)    (2, 5, 3, 4)  (60, 4, 20, 1)  no          same    batch seq num_heads head_dim
+contiguous()       (2, 5, 3, 4)  (60, 12, 4, 1)  yes         copied  batch seq num_heads head_dim
+view(2, 5, 12)     (2, 5, 12)    (60, 12, 1)     yes         same    batch seq d_model
+sum()              ()            ()              yes         new"""
+    )
+
+
+def test_without_sizes_there_are_no_axes_and_without_steps_only_the_header() -> None:
+    with trace() as steps:
+        assert repr(steps) == "  ".join(HEADER)
+        torch.arange(6)
+    assert (
+        repr(steps)
+        == """\
+call       shape  strides  contiguous  memory
+arange(6)  (6,)   (1,)     yes         new"""
+    )
+    assert steps[0].axes == ()
+
+
+def test_sizes_that_are_equal_share_their_axis() -> None:
+    with trace(batch=2, num_heads=2, seq=5, head_dim=2) as steps:
+        torch.zeros(2, 5, 7)
+    assert steps[0].axes == ("batch/num_heads/head_dim", "seq", "7")
+
+
+class Table(HTMLParser):
+    """The cells of a table, row by row, as (tag, colspan, text)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[tuple[str, int, str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append((tag, int(dict(attrs).get("colspan") or 1), ""))
+        assert tag in ("table", "thead", "tbody", "tr", "td", "th"), "not escaped"
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            tag, span, text = self.rows[-1][-1]
+            self.rows[-1][-1] = (tag, span, text + data)
+
+
+def test_the_table_as_html_says_the_same() -> None:
+    x = x_()
+    with trace(**SIZES) as steps, contextlib.suppress(RuntimeError):
+        x.transpose(1, 2).view(2, 60)
+    header, transposed, failed = Table(steps._repr_html_()).rows
+    assert [text for _, _, text in header] == list(steps.header())
+    assert {tag for tag, _, _ in header} == {"th"}
+    assert [text for _, _, text in transposed] == list(steps[0].cells())
+    assert [(tag, span) for tag, span, _ in failed] == [("td", 1), ("td", len(header) - 1)]
+    assert failed[1][2] == steps[1].error
+
+
+def test_html_escapes_what_the_traced_code_says() -> None:
+    steps = Steps([Step("<script>&", (2,), (1,)), Step("f", error='<b>"bad" & worse</b>')])
+    assert "<script>" not in steps._repr_html_()
+    texts = [text for row in Table(steps._repr_html_()).rows[1:] for _, _, text in row]
+    assert texts[0] == "<script>&"
+    assert texts[-1] == '<b>"bad" & worse</b>'
+    assert html.escape("<script>&") in steps._repr_html_()
+
+
+def test_a_part_of_the_steps_prints_as_a_table_too() -> None:
+    x = x_()
+    with trace() as steps:
+        x.mT.contiguous().sum()
+    assert isinstance(steps[1:], Steps)
+    assert repr(steps[1:]).splitlines()[1].startswith("contiguous()")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (lambda x: x[..., None], "[..., None]"),
+        (lambda x: x[:, 1:], "[:, 1:]"),
+        (lambda x: x[0, ::2, :-1], "[0, ::2, :-1]"),
+        (lambda x: x[x > 0], "[2×5×12]"),
+        (lambda x: x.T if x.ndim < 3 else x.mT, ".mT"),
+        (lambda x: 1 - x, "rsub(1)"),
+        (lambda x: x / 3, "div(3)"),
+        (lambda x: -x, "neg()"),
+        (lambda x: x @ x.mT, "matmul(2×12×5)"),
+        (lambda x: torch.matmul(x, x.mT), "matmul(2×12×5)"),
+        (lambda x: x.masked_fill(x > 0, float("-inf")), "masked_fill(2×5×12, -inf)"),
+        (lambda x: x / 3**0.5, "div(1.732)"),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), None),
+        (lambda x: torch.einsum("bqd,bkd->bqk", x, x), "einsum(bqd,bkd->bqk, 2×5×12, 2×5×12)"),
+        (lambda x: torch.cat([x, x], dim=1), "cat([2×5×12, 2×5×12], dim=1)"),
+        (lambda x: x.unflatten(-1, (3, 4)), "unflatten(-1, (3, 4))"),
+        (lambda x: x.to(torch.float64), "to(torch.float64)"),
+        (lambda x: x.sum() + 0, "add(0)"),
+        (lambda x: x * x.sum(), "mul(scalar)"),
+    ],
+)
+def test_a_call_reads_as_it_was_written(code: Callable[[Tensor], Tensor], expected: str) -> None:
+    x = x_()
+    with trace() as steps:
+        result = code(x)
+    call = "scaled_dot_product_attention(2×5×12, 2×5×12, is_causal=True)"
+    assert steps[-1].call == (expected or call)
+    assert (steps[-1].shape, steps[-1].strides) == (tuple(result.shape), result.stride())
+    assert steps[-1].contiguous == result.is_contiguous()
+
+
+class Opaque:
+    """Its text is an address, which no stored output may hold."""
+
+    def __call__(self, x: float, y: float = 0.0) -> float:
+        return x + y
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (lambda: torch.rand(2, generator=torch.Generator()), "rand(2, generator=Generator)"),
+        (lambda: torch.tensor(np.ones((2, 2))), "tensor(ndarray)"),
+        (lambda: torch.zeros(2).apply_(functools.partial(Opaque(), y=1.0)), "apply_(partial)"),
+        (lambda: torch.zeros(2).apply_(Opaque()), "apply_(Opaque)"),
+        (lambda: torch.zeros(2).apply_(abs), "apply_(abs)"),
+        (lambda: copy.deepcopy([torch.zeros(2), torch.zeros(2)])[1], "deepcopy(dict)"),
+    ],
+)
+def test_an_argument_that_has_no_short_text_shows_its_type(
+    code: Callable[[], Tensor], expected: str
+) -> None:
+    with trace() as steps:
+        code()
+    assert steps[-1].call == expected
+    assert len(repr(steps).splitlines()) == len(steps) + 1
+
+
+def test_no_property_reads_but_views() -> None:
+    x = x_()
+    with trace() as steps:
+        _ = (x.shape, x.dtype, x.device, x.grad, x.ndim, x.requires_grad, x.is_leaf, x.layout)
+        _ = (x.size(), x.stride(), x.numel(), x.is_contiguous(), len(x), str(x), x.data_ptr())
+        assert not hasattr(x, "__cuda_array_interface__")
+    assert [step for step in steps if not step.error] == []
+    with trace() as steps:
+        _ = (x[0].T, x.mT, x[0].H, x.mH, x.real, torch.view_as_complex(x.view(2, 5, 6, 2)).imag)
+    assert [call for call in calls(steps) if call.startswith(".")] == [
+        ".T", ".mT", ".H", ".mH", ".real", ".imag",
+    ]  # fmt: skip
+    assert set(memory(steps)) == {"same"}
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        (lambda x: x.view(2, 60), "same"),
+        (lambda x: x.reshape(2, 60), "same"),
+        (lambda x: x.mT.reshape(2, 60), "copied"),
+        (lambda x: x.mT.flatten(), "copied"),
+        (lambda x: x.flatten(), "same"),
+        (lambda x: x.contiguous(), "same"),
+        (lambda x: x.mT.contiguous(), "copied"),
+        (lambda x: x.clone(), "copied"),
+        (lambda x: x[:, None].expand(2, 3, 5, 12), "same"),
+        (lambda x: x.repeat(1, 3, 1), "copied"),
+        (lambda x: x.repeat_interleave(3, dim=1), "copied"),
+        (lambda x: torch.stack([x, x]), "copied"),
+        (lambda x: x.detach(), "same"),
+        (lambda x: x.float(), "same"),
+        (lambda x: x.double(), "new"),
+        (lambda x: x + 0, "new"),
+        (lambda x: x.softmax(-1), "new"),
+        (lambda x: x.mul_(2), "same"),
+        (lambda x: torch.add(x, 1, out=x), "same"),
+        (lambda x: F.dropout(x, 0.5, training=False), "same"),
+        (lambda x: torch.zeros(3), "new"),
+        (lambda x: torch.zeros(0, 3), "-"),
+        (lambda x: torch.zeros(0, 3).mT.contiguous(), "-"),
+        (lambda x: torch.zeros(2, 3, device="meta").mT, "-"),
+        (lambda x: x.to("meta"), "-"),
+        (lambda x: x[0].to_sparse(), "-"),
+    ],
+)
+def test_memory_is_same_copied_or_new(code: Callable[[Tensor], Tensor], word: str) -> None:
+    x = x_()
+    with trace() as steps:
+        result = code(x)
+    assert steps[-1].memory == word
+    if word in ("same", "copied", "new"):
+        shared = result.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert shared == (word == "same"), "the test itself is wrong"
+
+
+def test_copied_calls_keep_every_value() -> None:
+    """A name in LAYOUT_CALLS must move values, not compute them."""
+    x = torch.arange(6.0).view(2, 3).mT
+    args: dict[str, tuple[Any, ...]] = {
+        "cat": ([x],), "concat": ([x],), "stack": ([x],), "repeat": (x, 1, 1), "tile": (x, (1, 1)),
+        "repeat_interleave": (x, 1), "reshape": (x, (6,)), "reshape_as": (x, torch.zeros(6)),
+    }  # fmt: skip
+    for name in LAYOUT_CALLS:
+        function = getattr(torch, name, getattr(Tensor, name, None))
+        assert function is not None, name
+        assert function(*args.get(name, (x,))).flatten().tolist() == [0, 3, 1, 4, 2, 5], name
+
+
+def test_a_step_has_the_offset_where_its_tensor_begins() -> None:
+    x = torch.arange(24).view(4, 6)
+    with trace() as steps:
+        y = x[1:, 2:]
+    assert steps[0].offset == 8 == y.storage_offset()
+    assert Layout(steps[0].shape, steps[0].strides, steps[0].offset).elements() == (
+        y.flatten().tolist()
+    )
+
+
+def test_in_place_operations_and_assignment() -> None:
+    x = torch.zeros(3, 4)
+    with trace() as steps:
+        x += 1
+        x[0] = 5
+        x[:, 1:3] = torch.ones(3, 2)
+        x[1] *= 2
+        x.T.zero_()
+    assert calls(steps) == [
+        "add_(1)", "[0] =", "ones(3, 2)", "[:, 1:3] =", "[1]", "mul_(2)", "[1] =", ".T", "zero_()",
+    ]  # fmt: skip
+    assert [s.memory for s in steps if s.call != "ones(3, 2)"] == ["same"] * 8
+    assert x.tolist() == [[0.0] * 4] * 3
+    assert steps[1].shape == (3, 4), "the row of an assignment is the tensor that was written to"
+
+
+def test_several_outputs_are_several_steps() -> None:
+    x = x_()
+    with trace() as steps:
+        x.chunk(3, dim=-1)
+        x.unbind(0)
+        torch.max(x, dim=1)
+        first, second = x
+    assert calls(steps) == [
+        "chunk(3, dim=-1)[0]", "chunk(3, dim=-1)[1]", "chunk(3, dim=-1)[2]",
+        "unbind(0)[0]", "unbind(0)[1]", "max(dim=1)[0]", "max(dim=1)[1]",
+        "unbind(0)[0]", "unbind(0)[1]",
+    ]  # fmt: skip
+    assert [step.offset for step in steps[:3]] == [0, 4, 8]
+    assert memory(steps) == ["same"] * 5 + ["new"] * 2 + ["same"] * 2
+    assert steps[-1].offset == second.storage_offset() == 60
+    assert first.shape == steps[-2].shape
+
+
+# Code that we did not write
+
+
+def mha_results(module: nn.Module, x: Tensor, **kwargs: Any) -> list[Tensor | None]:
+    return list(module(x, x, x, **kwargs))
+
+
+def same_bits(a: list[Tensor | None], b: list[Tensor | None]) -> bool:
+    return all(
+        p is q if p is None or q is None else torch.equal(p, q) for p, q in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(("need_weights", "inner"), [(True, 28), (False, 25)])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_inside_of_torchs_own_attention(
+    batch_first: bool, need_weights: bool, inner: int, training: bool, masked: bool
+) -> None:
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(12, 3, batch_first=batch_first, dropout=0.1).train(training)
+    x = x_() if batch_first else x_().transpose(0, 1).contiguous()
+    kwargs: dict[str, Any] = {"need_weights": need_weights}
+    if masked:
+        kwargs["attn_mask"] = torch.ones(5, 5).triu(1).bool()
+        kwargs["key_padding_mask"] = torch.tensor([[False] * 5, [False] * 4 + [True]])
+    torch.manual_seed(1)
+    expected = mha_results(module, x, **kwargs)
+    torch.manual_seed(1)
+    with trace(**SIZES) as steps:
+        found = mha_results(module, x, **kwargs)
+    assert same_bits(found, expected)
+    assert no_mode_is_left()
+    assert not any(step.error or "multi_head_attention_forward" in step.call for step in steps)
+    # batch_first transposes the input once and the result once, and need_weights without dropout
+    # has one call less.
+    if not masked:
+        inner += int(training and need_weights) - 2 * (not batch_first)
+        assert len(steps) == inner
+    merges = [step for step in steps if step.call == "reshape(10, 12)"]
+    assert [step.memory for step in merges] in (["copied"], ["same"])
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_inside_of_torchs_fast_path_results_differ_by_rounding_alone(need_weights: bool) -> None:
+    """In eval mode, without gradients, torch uses one fused call; watched, it never does."""
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(64, 8, batch_first=True).eval()
+    x = torch.randn(4, 33, 64)
+    with torch.no_grad():
+        expected = mha_results(module, x, need_weights=need_weights)
+        with trace() as steps:
+            found = mha_results(module, x, need_weights=need_weights)
+    assert len(steps) == (28 if need_weights else 25)
+    for p, q in zip(found, expected, strict=True):
+        assert (p is None) == (q is None)
+        if p is not None and q is not None:
+            torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
+
+
+def test_inside_of_torchs_attention_an_error_shows_the_inner_call() -> None:
+    module = nn.MultiheadAttention(12, 3, batch_first=True)
+    x = x_()
+    with trace() as steps, pytest.raises(RuntimeError, match="shape"):
+        module(x, x, x, attn_mask=torch.zeros(5, 4, dtype=torch.bool))
+    assert "attn_mask" in steps[-1].error or "shape" in str(steps)
+    assert no_mode_is_left()
+
+
+def test_inside_of_a_transformer_layer_and_its_gradients() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 3, 24, dropout=0.0, batch_first=True)
+    other = copy.deepcopy(layer)
+    x = x_()
+    layer(x).square().sum().backward()
+    with trace() as steps:
+        other(x).square().sum().backward()
+    for p, q in zip(layer.parameters(), other.parameters(), strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        assert torch.equal(p.grad, q.grad)
+    assert len([call for call in calls(steps) if call.startswith("layer_norm")]) == 2
+    assert "transpose(1, 0)" in calls(steps)
+
+
+def test_inside_of_einops() -> None:
+    x = x_()
+    with trace(**SIZES) as steps:
+        heads = einops.rearrange(x, "b s (h d) -> b h s d", h=3)
+        out = einops.rearrange(heads, "b h s d -> b s (h d)")
+    assert torch.equal(heads, split_heads(x, 3))
+    assert torch.equal(out, x)
+    assert calls(steps) == [
+        "reshape([2, 5, 3, 4])", "permute([0, 2, 1, 3])", "permute([0, 2, 1, 3])",
+        "reshape([2, 5, 12])",
+    ]  # fmt: skip
+    assert memory(steps) == ["same"] * 4
+    assert steps[1].axes == ("batch", "num_heads", "seq", "head_dim")
+
+
+def test_grouped_queries_copy_when_they_say_so() -> None:
+    k = torch.randn(2, 2, 5, 4)
+    q = torch.randn(2, 6, 5, 4)
+    with trace() as steps:
+        repeated = k.repeat_interleave(3, dim=1)
+        expanded = k[:, :, None].expand(2, 2, 3, 5, 4)
+        merged = expanded.reshape(2, 6, 5, 4)
+        scores = q @ merged.mT
+    assert torch.equal(repeated, merged)
+    assert torch.equal(scores, q @ repeated.mT)
+    assert memory(steps) == ["copied", "same", "same", "copied", "same", "new"]
+    assert steps[2].strides == (40, 20, 0, 4, 1)
+    assert not steps[2].contiguous
+
+
+def test_the_package_itself() -> None:
+    x = x_()
+    expected = multi_head_attention(x, x, x, 3)
+    with trace() as steps:
+        found = multi_head_attention(x, x, x, 3)
+    assert torch.equal(found, expected)
+    assert memory(steps) == ["same"] * 6 + ["new", "same", "new", "new", "new"] + [
+        "same", "copied", "same",
+    ]  # fmt: skip
+
+
+def test_parameters_and_subclasses_stay_what_they_are() -> None:
+    class Marked(Tensor):
+        pass
+
+    x = x_().as_subclass(Marked)
+    weight = nn.Parameter(torch.eye(12))
+    with trace() as steps:
+        marked = x.mT.contiguous()
+        weight.view(2, 6, 12)
+        product = x_() @ weight
+    assert type(marked) is Marked
+    assert product.requires_grad
+    assert calls(steps[:3]) == [".mT", "contiguous()", "view(2, 6, 12)"]
+    assert memory(steps[:3]) == ["same", "copied", "same"]
+
+
+def weights_of(x: Tensor) -> Tensor:
+    return (x @ x.mT).softmax(-1)
+
+
+@pytest.mark.parametrize("compiled_before", [True, False])
+def test_compiled_functions_still_run(compiled_before: bool) -> None:
+    """Dynamo cannot look into a trace, and falls back to the function as it was written."""
+    torch._dynamo.reset()
+    compiled = torch.compile(weights_of, backend="eager")
+    x = x_()
+    if compiled_before:
+        compiled(x)
+    with trace() as steps, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = compiled(x)
+    assert torch.equal(found, weights_of(x))
+    assert calls(steps) == [".mT", "matmul(2×12×5)", "softmax(-1)"]
+    assert no_mode_is_left()
+
+
+def test_export_with_sizes_that_are_not_known() -> None:
+    class Weights(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return weights_of(x)
+
+    dynamic = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq")}}
+    with trace(d_model=12) as steps:
+        program = torch.export.export(Weights(), (x_(),), dynamic_shapes=dynamic)
+    assert program.module()(torch.randn(3, 7, 12)).shape == (3, 7, 7)
+    assert calls(steps)[-1] == "softmax(-1)"
+    assert ".mT" in calls(steps)
+
+
+def test_transforms_of_functions() -> None:
+    x = x_()
+    with trace(seq=5) as steps:
+        found = torch.vmap(weights_of)(x)
+    torch.testing.assert_close(found, weights_of(x))
+    assert calls(steps) == [".mT", "matmul(12×5)", "softmax(-1)"]
+    assert steps[-1].axes == ("seq", "seq")
+    assert set(memory(steps)) == {"-"}
+    with trace():
+        gradient = torch.func.grad(lambda x: x.square().sum())(x)
+    assert torch.equal(gradient, 2 * x)
+
+
+def test_tensors_without_numbers() -> None:
+    with FakeTensorMode(), trace() as steps:
+        torch.ones(2, 3).mT.contiguous()
+    assert calls(steps) == ["ones(2, 3)", ".mT", "contiguous()"]
+    assert set(memory(steps)) == {"-"}
+    assert steps[1].strides == (1, 3)
+
+
+def test_sparse_and_jagged_tensors_have_no_strides_to_show() -> None:
+    jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    with trace(width=3) as steps:
+        doubled = jagged * 2
+        torch.eye(3).to_sparse()
+    assert doubled.unbind()[1].tolist() == [[2.0] * 3] * 4
+    assert [(step.strides, step.memory) for step in steps] == [
+        ((), "-"), ((3, 1), "new"), ((), "-"),
+    ]  # fmt: skip
+    assert (steps[0].axes[0], steps[0].axes[2]) == ("2", "width")
+    assert len(repr(steps).splitlines()) == 4
+
+
+# Errors
+
+
+def test_a_view_that_fails_keeps_the_steps_and_shows_the_reason() -> None:
+    heads = split_heads(x_(), 3).contiguous()
+    with pytest.raises(RuntimeError) as untraced:
+        heads.transpose(1, 2).view(2, 5, 12)
+    with pytest.raises(RuntimeError) as caught, trace(**SIZES) as steps:
+        heads.transpose(1, 2).view(2, 5, 12)
+    assert str(caught.value) == str(untraced.value), "the error itself is torch's, unchanged"
+    assert repr(steps) == (
+        "call             shape         strides         contiguous  memory  axes\n"
+        "transpose(1, 2)  (2, 5, 3, 4)  (60, 4, 20, 1)  no          same"
+        "    batch seq num_heads head_dim\n"
+        "view(2, 5, 12)   RuntimeError: view: axes 2 and 3 cannot merge: "
+        "stride[2] is 20, but size[3]*stride[3] is 4*1."
+    )
+    assert no_mode_is_left()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda x: x.view(2, 60),
+        lambda x: x.view((2, 60)),
+        lambda x: x.view([2, 60]),
+        lambda x: x.view(torch.Size([2, 60])),
+        lambda x: x.view(size=(2, 60)),
+        lambda x: x.view(2, -1),
+        lambda x: x.view(size=(-1, 60)),
+    ],
+)
+def test_the_reason_is_found_however_view_is_written(code: Callable[[Tensor], Tensor]) -> None:
+    x = x_().mT
+    with pytest.raises(RuntimeError, match="not compatible"), trace() as steps:
+        code(x)
+    assert steps[0].error == (
+        "RuntimeError: view: axes 1 and 2 cannot merge: stride[1] is 1, but size[2]*stride[2] is "
+        "5*12."
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (lambda x: x.view(7), RuntimeError, "invalid for input of size 120"),
+        (lambda x: x.view(-1, -1), RuntimeError, "only one dimension can be inferred"),
+        (lambda x: x[..., :11].view(torch.float64), RuntimeError, "divisible by 2"),
+        (lambda x: x.mT.view(torch.float64), RuntimeError, "must be"),
+        (lambda x: x @ x, RuntimeError, "[2, 12]"),
+        (lambda x: x[0, 0].mT, RuntimeError, "1-D tensor"),
+        (lambda x: x[7], IndexError, "index 7"),
+        (lambda x: x.__setitem__(0, torch.ones(7)), RuntimeError, "(7)"),
+        (lambda x: x.imag, RuntimeError, "imag"),
+        (lambda x: x.to_sparse().view(2, 60), NotImplementedError, "view"),
+    ],
+)
+def test_an_error_passes_through_and_is_the_last_step(
+    code: Callable[[Tensor], object], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error) as untraced:
+        code(x_())
+    with pytest.raises(error) as caught, trace() as steps:
+        code(x_())
+    assert type(caught.value) is type(untraced.value)
+    assert str(caught.value) == str(untraced.value)
+    assert [step for step in steps if step.error] == [steps[-1]]
+    assert steps[-1].error.startswith(f"{type(caught.value).__name__}: ")
+    assert words in steps[-1].error
+    assert steps[-1].error.splitlines() == [steps[-1].error]
+    assert no_mode_is_left()
+
+
+def test_an_error_without_a_message() -> None:
+    mine = ValueError()
+
+    @torch.overrides.wrap_torch_function(lambda x: (x,))
+    def broken(x: Tensor) -> Tensor:
+        raise mine
+
+    with pytest.raises(ValueError, match="^$") as caught, trace() as steps:
+        broken(x_())
+    assert caught.value is mine
+    assert steps[-1].cells() == ("broken()", "ValueError: ")
+
+
+def test_an_error_that_the_code_handles_stands_among_the_steps() -> None:
+    x = x_()
+    with trace() as steps:
+        try:
+            flat = x.mT.view(2, 60)
+        except RuntimeError:
+            flat = x.mT.reshape(2, 60)
+    assert flat.shape == (2, 60)
+    assert calls(steps) == [".mT", "view(2, 60)", ".mT", "reshape(2, 60)"]
+    assert [bool(step.error) for step in steps] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit, ZeroDivisionError])
+def test_whatever_ends_the_block_ends_the_trace(stop: type[BaseException]) -> None:
+    x = x_()
+    with pytest.raises(stop), trace() as steps:
+        x.mT.contiguous()
+        raise stop
+    x.sum()
+    assert calls(steps) == [".mT", "contiguous()"]
+    assert no_mode_is_left()
+
+
+def test_an_interrupt_within_a_call_leaves_no_mode_behind() -> None:
+    @torch.overrides.wrap_torch_function(lambda x: (x,))
+    def interrupted(x: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    x = x_()
+    with pytest.raises(KeyboardInterrupt), trace() as outer, trace() as inner:
+        x.mT.contiguous()
+        interrupted(x)
+    assert calls(outer) == calls(inner) == [".mT", "contiguous()"]
+    assert no_mode_is_left()
+
+
+# One trace and another
+
+
+def nested_code(x: Tensor) -> Tensor:
+    module = nn.MultiheadAttention(12, 3, batch_first=True, device="cpu")
+    y, _ = module(x, x, x)
+    y += 1
+    y[0] = 0
+    return torch.cat(y.chunk(3, dim=-1)).sum()
+
+
+def test_nested_traces_record_the_same() -> None:
+    with trace(**SIZES) as outer, trace(**SIZES) as inner:
+        nested_code(x_())
+    assert inner == outer
+    assert len(inner) > 30
+    with trace(**SIZES) as alone:
+        nested_code(x_())
+    assert alone == inner
+
+
+def test_nested_traces_record_the_same_error() -> None:
+    x = x_()
+    with pytest.raises(RuntimeError), trace() as outer, trace() as inner:
+        x.mT.view(2, -1)
+    assert inner == outer
+    assert calls(inner) == [".mT", "view(2, -1)"]
+    assert "axes 1 and 2 cannot merge" in inner[-1].error
+
+
+def test_an_inner_trace_sees_only_its_own_block() -> None:
+    x = x_()
+    with trace() as outer:
+        y = x.mT
+        with pytest.raises(ZeroDivisionError), trace() as inner:
+            y.contiguous()
+            raise ZeroDivisionError
+        y.sum()
+    assert calls(outer) == [".mT", "contiguous()", "sum()"]
+    assert calls(inner) == ["contiguous()"]
+
+
+def test_traces_one_after_the_other_are_independent() -> None:
+    x = x_()
+    with trace() as first:
+        x.mT.contiguous()
+    with trace() as second:
+        x.mT.contiguous()
+    assert first == second
+    assert first is not second
+    assert len(first) == 2
+
+
+def test_printing_within_the_block_records_nothing() -> None:
+    x = x_()
+    with trace() as steps:
+        x.mT.contiguous()
+        before = len(steps)
+        repr(steps), steps._repr_html_(), repr(x), f"{x.sum():.2f}"
+    assert calls(steps)[before:] == ["sum()"]
+
+
+def test_a_trace_keeps_no_tensor_alive() -> None:
+    x = x_()
+    with trace() as steps, contextlib.suppress(RuntimeError):
+        y = x.mT.contiguous()
+        y.view(7)
+    alive = weakref.ref(x), weakref.ref(y)
+    del x, y
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]
+    assert len(steps) == 3
+
+
+def test_a_trace_changes_neither_results_nor_gradients() -> None:
+    def run(watch: bool) -> tuple[Tensor, Tensor, str]:
+        x = x_().requires_grad_()
+        with trace() if watch else contextlib.nullcontext():
+            out = multi_head_attention(x, x, x, 3)
+        out.square().sum().backward()
+        assert x.grad is not None
+        return out.detach(), x.grad, type(out.grad_fn).__name__
+
+    (out, grad, node), (plain_out, plain_grad, plain_node) = run(True), run(False)
+    assert torch.equal(out, plain_out)
+    assert torch.equal(grad, plain_grad)
+    assert node == plain_node
+
+
+def test_a_table_holds_no_addresses_and_is_the_same_every_time() -> None:
+    def table() -> str:
+        torch.manual_seed(0)
+        with trace(**SIZES) as steps:
+            nested_code(x_())
+            torch.randn(3, generator=torch.Generator().manual_seed(0))
+            copy.deepcopy(nn.Linear(3, 3))
+        return repr(steps)
+
+    assert table() == table()
+    assert not re.search(r"0x[0-9a-f]{4}", table())
+
+
+# Which token depends on which
+
+
+CAUSAL = torch.ones(2, 6, 6, dtype=torch.bool).tril()
+TOKENS = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+LOWER = torch.ones(6, 6, dtype=torch.bool).tril()
+
+
+def attention(
+    x: Tensor, mask: Tensor | None, wrong_split: bool = False, wrong_merge: bool = False
+) -> Tensor:
+    """Two heads of size 4; the wrong split and merge leave out their transpose."""
+    h = x.view(2, 2, 6, 4) if wrong_split else split_heads(x, 2)
+    out_h = scaled_dot_product_attention(h, h, h, None if mask is None else mask.unsqueeze(1))
+    return out_h.reshape(2, 6, 8) if wrong_merge else out_h.transpose(1, 2).reshape(2, 6, 8)
+
+
+def moved(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The map by experiment: move one input token of every sequence, see which outputs move."""
+    result = fn(x)
+    columns = []
+    for token in range(x.shape[1]):
+        y = x.clone()
+        y[:, token] += torch.linspace(0.5, 1, x.shape[2], dtype=x.dtype)
+        columns.append(((fn(y) - result).abs() > 1e-9).any(dim=2).any(dim=0))
+    return torch.stack(columns, dim=1)
+
+
+@pytest.mark.parametrize("wrong_merge", [False, True])
+@pytest.mark.parametrize("wrong_split", [False, True])
+@pytest.mark.parametrize("mask", [None, CAUSAL])
+def test_the_map_agrees_with_moving_tokens(
+    mask: Tensor | None, wrong_split: bool, wrong_merge: bool
+) -> None:
+    def fn(x: Tensor) -> Tensor:
+        return attention(x, mask, wrong_split, wrong_merge)
+
+    assert torch.equal(dependency_map(fn, TOKENS), moved(fn, TOKENS))
+
+
+def test_full_attention_depends_on_every_token_and_causal_on_the_past() -> None:
+    assert dependency_map(lambda x: attention(x, None), TOKENS).all()
+    assert torch.equal(dependency_map(lambda x: attention(x, CAUSAL), TOKENS), LOWER)
+    ours = dependency_map(lambda x: multi_head_attention(x, x, x, 2, CAUSAL), TOKENS)
+    assert torch.equal(ours, LOWER)
+
+
+@pytest.mark.parametrize(("wrong_split", "wrong_merge"), [(True, False), (False, True)])
+def test_one_mistake_lets_the_future_leak(wrong_split: bool, wrong_merge: bool) -> None:
+    found = dependency_map(lambda x: attention(x, CAUSAL, wrong_split, wrong_merge), TOKENS)
+    assert (found & ~LOWER).any(), "a token depends on a later one"
+
+
+def test_two_mistakes_cut_the_sequence_and_pass_the_causality_test() -> None:
+    found = dependency_map(lambda x: attention(x, CAUSAL, True, True), TOKENS)
+    assert not (found & ~LOWER).any()
+    assert not found[3:, :3].any(), "the second half never hears of the first"
+    assert found.diagonal().all()
+
+
+def test_a_map_of_other_lengths_and_of_a_batch_that_mixes() -> None:
+    assert dependency_map(lambda x: x[:, :2, :3], TOKENS).tolist() == [
+        [True, False, False, False, False, False],
+        [False, True, False, False, False, False],
+    ]
+    assert dependency_map(lambda x: x[:, -1:].flip(0), TOKENS).tolist() == [[False] * 5 + [True]]
+    assert not dependency_map(torch.zeros_like, TOKENS).any()
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, contextlib.nullcontext])
+def test_a_map_needs_no_gradients_around_it_and_leaves_none(
+    around: Callable[[], contextlib.AbstractContextManager[None]],
+) -> None:
+    x = TOKENS.clone().requires_grad_()
+    layer = nn.Linear(8, 8, dtype=torch.float64)
+    with around():
+        found = dependency_map(lambda x: layer(x).cumsum(1), x)
+    assert torch.equal(found, LOWER)
+    assert not found.requires_grad
+    assert x.grad is None
+    assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.rand(4, 6), "x must be float (batch, seq, width), but is torch.float32 (4, 6)."),
+        (
+            torch.ones(1, 4, 6, dtype=torch.int64),
+            "x must be float (batch, seq, width), but is torch.int64 (1, 4, 6).",
+        ),
+    ],
+)
+def test_a_map_of_the_wrong_input_says_so(x: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
+        dependency_map(lambda x: x, x)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: (x, x), lambda x: x[0], lambda x: x.sum(), lambda x: x.view(2, 6, 2, 4)]
+)
+def test_a_map_of_the_wrong_output_says_so(fn: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ValueError, match=r"^fn must return one tensor \(batch, seq_out, width_out"):
+        dependency_map(fn, TOKENS)
