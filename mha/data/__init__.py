@@ -1,1 +1,0 @@
-"""The recorded heads of a trained model, and the script that records them."""
