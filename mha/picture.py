@@ -64,10 +64,13 @@ class Picture:
 
     def svg(self) -> str:
         """As inline SVG for a web page, which scales to the width that it is given."""
+        look = (
+            f"width:100%;min-width:600px;max-width:{self.width:g}px;white-space:pre;"
+            f"background:{style.PAPER};font-family:{style.FONT}"
+        )
         parts = [
-            f'<div class="mha" style="overflow-x:auto"><svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
-            f'aria-label="{escape(self.alt)}" style="width:100%;min-width:600px;max-width:{self.width:g}px;'
-            f'background:{style.PAPER};font-family:{style.FONT};white-space:pre">',
+            f'<div class="mha" style="overflow-x:auto"><svg role="img" style="{look}" '
+            f'viewBox="0 0 {self.width:g} {self.height:g}" aria-label="{escape(self.alt)}">',
             f"<style>{_css(self.cells)}</style>" if self.cells else "",
             *(_svg_map(m) for m in self.maps),
             *(_svg_cell(cell) for cell in self.cells),
