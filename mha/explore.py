@@ -19,7 +19,6 @@ from mha.trace import Steps, trace
 
 MOST_FRAMES, MOST_TOKENS, MOST_ELEMENTS = 8, 32, 24
 
-
 # A stored figure works without a kernel, so it needs no mark that says it is disconnected.
 QUIET = (
     "<style>.mha-figure::before, .mha-figure .jupyter-widgets-disconnected::before"
