@@ -112,7 +112,7 @@ def _check_same(size: str, **found: int) -> None:
 
 def _check_mask(mask: Tensor, shape: tuple[int, int, int]) -> None:
     if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may attend, not {mask.dtype}: mask.bool()?")
+        raise TypeError(f"mask must be boolean, True = may attend, not {mask.dtype}: mask == 1?")
     if mask.shape != shape:
         raise ValueError(
             f"mask must be (batch, seq_q, seq_k) = {shape}, but is {tuple(mask.shape)}. Causal: "

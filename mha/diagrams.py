@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mha import style
 from mha.layout import Layout
-from mha.picture import BOX, HIGH, Cell, Label, Picture
+from mha.picture import BOX, HIGH, Cell, Label, Picture, fitting
 from mha.trace import Step
 
 WIDTH, LEFT, GAP = 760, 86, 12
@@ -55,7 +55,7 @@ def stride_picture(panels: Sequence[Panel], heads: Sequence[int], height: float 
             labels.append(Label(LEFT, y + 20, name, colour=style.QUIET))
             tape = panel.storage
             cells += [
-                _cell(LEFT + BOX * place, y + 28, element, heads)
+                Cell(LEFT + BOX * place, y + 28, element, heads[element])
                 for place, element in enumerate(tape)
             ]
             y += 28 + HIGH + 8
@@ -67,10 +67,6 @@ def stride_picture(panels: Sequence[Panel], heads: Sequence[int], height: float 
     return Picture(width, max(y + 6, height), f"Stride diagram. {alt}.", cells=cells, labels=labels)
 
 
-def _cell(x: float, y: float, element: int, heads: Sequence[int]) -> Cell:
-    return Cell(x, y, element, heads[element])
-
-
 def _draw(
     panel: Panel, y: float, heads: Sequence[int], cells: list[Cell], labels: list[Label]
 ) -> float:
@@ -80,7 +76,7 @@ def _draw(
     labels.append(Label(8, y + 18, panel.title, 13, bold=True))
     memory = panel.memory and f"   {panel.memory} memory"
     note = f"shape {layout.shape}   strides {strides}{memory}   ({', '.join(panel.axes)})"
-    labels.append(Label(8, y + 35, note, colour=style.QUIET))
+    labels.append(Label(8, y + 35, note, fitting(note, WIDTH - 16), colour=style.QUIET))
     top = y + (62 if max(outer, default=1) > 1 else 44)
     for block, index in enumerate(itertools.product(*map(range, outer))):
         left = LEFT + block * (columns * BOX + GAP)
@@ -88,16 +84,17 @@ def _draw(
             text = ", ".join(str(i) for i, size in zip(index, outer, strict=True) if size > 1)
             labels.append(Label(left + columns * BOX / 2, top - 6, text, 11, "middle", style.QUIET))
         for row, column in itertools.product(range(rows), range(columns)):
-            place = (*index, row, column)[-len(layout.shape) :]
+            place = (*index, row, column)[len(outer) + 2 - len(layout.shape) :]
             element = panel.storage[layout.element(place)]
-            cells.append(_cell(left + column * BOX, top + row * HIGH, element, heads))
-            sums = " + ".join(f"{i}*{s}" for i, s in zip(place, strides, strict=True))
-            text = f"{list(place)}: {sums} = {layout.element(place)}"
+            cells.append(Cell(left + column * BOX, top + row * HIGH, element, heads[element]))
+            terms = [str(layout.offset)] if layout.offset else []
+            terms += [f"{i}*{s}" for i, s in zip(place, strides, strict=True)]
+            text = f"{list(place)}: {' + '.join(terms)} = {layout.element(place)}"
             labels.append(Label(WIDTH - 8, y + 18, text, 12, "end", element=element))
     blocks = [n for n, size in zip(panel.axes[:-2], outer, strict=True) if size > 1]
-    labels.append(Label(LEFT - 8, top - 6, " ".join(blocks), 11, "end", style.QUIET))
-    if len(panel.axes) > 1:
-        labels.append(Label(LEFT - 8, top + 15, panel.axes[-2], 11, "end", style.QUIET))
+    for low, name in ((-6, " ".join(blocks)), (15, "".join(panel.axes[-2:-1]))):
+        size = fitting(name, LEFT - 8, 11)
+        labels.append(Label(LEFT - 8, top + low, name, size, "end", style.QUIET))
     return top + rows * HIGH + 8
 
 
@@ -114,16 +111,18 @@ def panels_of(title: str, start: Layout, axes: Sequence[str], steps: Iterable[St
         One panel for `start` and one for each step.
 
     Raises:
-        ValueError: a step computes new numbers, which have no place in the storage.
+        ValueError: a step fails, or computes new numbers, which have no place in the storage.
     """
     panels = [Panel(title, start, axes, range(start.numel))]
     for step in steps:
         before = panels[-1]
         layout, storage = Layout(step.shape, step.strides, step.offset), before.storage
         if step.memory == "copied" and step.call.split("(")[0] in ORDER_KEEPING:
-            storage = [before.storage[place] for place in before.layout.elements()]
+            moved = zip(layout.elements(), before.layout.elements(), strict=True)
+            storage = [before.storage[place] for _, place in sorted(moved)]
         elif step.memory != "same":
-            raise ValueError(f"{step.call} makes new numbers; a stride diagram follows old ones.")
+            reason = step.error or "it makes new numbers; a stride diagram follows old ones."
+            raise ValueError(f"{step.call}: {reason}")
         panels.append(
             Panel(step.call, layout, step.axes or tuple(map(str, step.shape)), storage, step.memory)
         )

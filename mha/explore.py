@@ -1,12 +1,17 @@
 """The sliders: pictures that are all computed beforehand, and switched in the browser."""
 
 import base64
-from collections.abc import Callable, Sequence
+import contextlib
+import itertools
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 import torch
+from matplotlib.figure import Figure as MatplotlibFigure
 from torch import Tensor
 
 from mha.attention import attention_weights, multi_head_attention, split_heads
@@ -14,7 +19,7 @@ from mha.diagrams import panels_of, stride_picture
 from mha.examples import RecordedHeads
 from mha.heatmaps import heatmap_picture, strongest_links
 from mha.layout import Layout
-from mha.picture import Label, Picture
+from mha.picture import Label, Picture, Still
 from mha.trace import Steps, trace
 
 MOST_FRAMES, MOST_TOKENS, MOST_ELEMENTS = 8, 32, 24
@@ -53,52 +58,81 @@ class Figure(widgets.VBox):
 
 
 class Explorer(Figure):
-    """A slider over `num_heads`, with one frame for each of its positions.
+    """Sliders, with one frame for each combination of their positions.
 
-    The frames live in the browser and a link there switches them, so that the slider works
-    without a kernel; everything that depends on it is inside the frame. `num_heads` reads and
-    moves the slider.
+    The frames live in the browser and links there switch them, so that sliders work without a
+    kernel; everything that depends on them is inside the frame.
+
+    Args:
+        controls: the positions of each slider, by its name.
+        draw: the frame for one position of each slider, in this order.
+        start: where a slider starts, if not at its first position.
     """
 
-    def __init__(self, frames: dict[int, Frame], num_heads: int) -> None:
-        if not 0 < len(frames) <= MOST_FRAMES:
-            raise ValueError(
-                f"options must be 1 to {MOST_FRAMES} numbers of heads, but are {list(frames)}."
-            )
-        if num_heads not in frames:
-            raise ValueError(f"num_heads must be one of {list(frames)}, but is {num_heads}.")
+    def __init__(
+        self, controls: Mapping[str, Sequence[Any]], draw: Callable[..., Frame], **start: Any
+    ) -> None:
+        for name, options in controls.items():
+            if not 0 < len(options) <= MOST_FRAMES:
+                raise ValueError(
+                    f"{name} must have 1 to {MOST_FRAMES} options, but has {list(options)}."
+                )
+        frames = {place: draw(*place) for place in itertools.product(*controls.values())}
         width = max(frame.picture.width for frame in frames.values())
         height = max(frame.picture.height for frame in frames.values())
         self._frames = {
-            n: frame._replace(picture=replace(frame.picture, width=width, height=height))
-            for n, frame in frames.items()
+            place: frame._replace(picture=replace(frame.picture, width=width, height=height))
+            for place, frame in frames.items()
         }
-        self.slider = widgets.SelectionSlider(
-            options=list(frames), value=num_heads, description="num_heads"
-        )
+        self.sliders = {
+            name: widgets.SelectionSlider(
+                options=[(str(option), option) for option in options],
+                description=name,
+                layout={"width": "min(100%, 460px)"},
+            )
+            for name, options in controls.items()
+        }
+        self._links: list[widgets.Widget] = []
+        self.move(**start)
+        stack = self._stacked(list(self.sliders.values()), list(self._frames.values()))
+        super().__init__(self.frame, [*self.sliders.values(), stack])
+
+    def _stacked(self, sliders: list[widgets.Widget], frames: list[Frame]) -> widgets.Widget:
+        """The frames in a stack that the first slider switches, of stacks for the others."""
+        if not sliders:
+            return _html(frames[0])
+        slider, *others = sliders
+        size = len(frames) // len(slider.options)
         stack = widgets.Stack(
-            [_html(frame) for frame in self._frames.values()],
-            selected_index=self.slider.index,
+            [self._stacked(others, frames[i : i + size]) for i in range(0, len(frames), size)],
+            selected_index=slider.index,
             layout={"width": "100%"},
         )
-        self._link = widgets.jslink((self.slider, "index"), (stack, "selected_index"))
-        super().__init__(self._frames[num_heads], [self.slider, stack])
+        self._links.append(widgets.jslink((slider, "index"), (stack, "selected_index")))
+        return stack
+
+    def move(self, **to: Any) -> None:
+        """Move sliders, by their names; a position that one does not have moves none."""
+        for name, value in to.items():
+            options = [option for _, option in self.sliders[name].options]
+            if value not in options:
+                raise ValueError(f"{name} must be one of {options}, but is {value!r}.")
+        for name, value in to.items():
+            self.sliders[name].value = value
 
     @property
     def num_heads(self) -> int:
-        """Where the slider stands."""
-        return int(self.slider.value)
+        """Where the slider over num_heads stands; set it to move the slider."""
+        return int(self.sliders["num_heads"].value)
 
     @num_heads.setter
     def num_heads(self, value: int) -> None:
-        if value not in self._frames:
-            raise ValueError(f"num_heads must be one of {list(self._frames)}, but is {value}.")
-        self.slider.value = value
+        self.move(num_heads=value)
 
     @property
     def frame(self) -> Frame:
         """What is on screen now."""
-        return self._frames[self.num_heads]
+        return self._frames[tuple(slider.value for slider in self.sliders.values())]
 
 
 def _html(frame: Frame) -> widgets.HTML:
@@ -134,6 +168,47 @@ class StrideDiagram(Figure):
         super().__init__(Frame(_diagram(x, steps, num_heads, axes), repr(steps)))
 
 
+class Plot(Figure):
+    """A matplotlib figure, with the words that stand for it where it cannot be seen.
+
+    Args:
+        figure: a `matplotlib.figure.Figure`, not one of pyplot's.
+        text: what it shows, by numbers.
+    """
+
+    def __init__(self, figure: MatplotlibFigure, text: str) -> None:
+        super().__init__(Frame(Still.of(figure, text), text))
+
+
+class Heatmap(Figure):
+    """Attention weights as maps, with no slider.
+
+    Args:
+        weights: (num_heads, seq_q, seq_k); rows are queries, columns are keys.
+        queries: seq_q words.
+        keys: seq_k words.
+        titles: one a map; "head 0", "head 1" and so on if not given.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        queries: Sequence[str],
+        keys: Sequence[str],
+        titles: Sequence[str] | None = None,
+    ) -> None:
+        titles = titles or [f"head {head}" for head in range(len(weights))]
+        shown = weights.detach().float().numpy()
+        picture = heatmap_picture(shown, queries, keys, titles=titles, height=300)
+        text = "\n".join(
+            f"{title}: {query} -> "
+            + ", ".join(f"{key} {w:.2f}" for key, w in zip(keys, row, strict=True))
+            for title, rows in zip(titles, shown, strict=True)
+            for query, row in zip(queries, rows, strict=True)
+        )
+        super().__init__(Frame(replace(picture, alt=text), text))
+
+
 class DependencyMaps(Figure):
     """Which output token depends on which input token, for several functions side by side.
 
@@ -144,14 +219,13 @@ class DependencyMaps(Figure):
     def __init__(self, maps: dict[str, Tensor]) -> None:
         found = torch.stack(list(maps.values()))
         outputs, inputs = (list(map(str, range(size))) for size in found.shape[1:])
-        lines = [
+        text = "\n".join(
             f"{name}: output {i} depends on inputs {row.nonzero().flatten().tolist()}"
             for name, rows in maps.items()
             for i, row in enumerate(rows)
-        ]
-        text = "\n".join(lines)
+        )
         picture = heatmap_picture(
-            found.numpy(), outputs, inputs, titles=list(maps), height=270, alt=text
+            found.numpy(), outputs, inputs, list(maps), height=250 + 40 * len(maps), alt=text
         )
         super().__init__(Frame(picture, text))
 
@@ -173,9 +247,13 @@ class SplitExplorer(Explorer):
         num_heads: int = 3,
         split: Callable[[Tensor, int], Tensor] = split_heads,
     ) -> None:
+        if seq * d_model > MOST_ELEMENTS:
+            raise ValueError(
+                f"seq*d_model must be at most {MOST_ELEMENTS}, but is {seq}*{d_model}."
+            )
         x = torch.arange(seq * d_model).view(1, seq, d_model)
-        frames = {n: _split_frame(x, n, split) for n in divisors(d_model)}
-        super().__init__(frames, num_heads)
+        controls = {"num_heads": divisors(d_model)}
+        super().__init__(controls, lambda n: _split_frame(x, n, split), num_heads=num_heads)
 
 
 class HeadExplorer(Explorer):
@@ -188,7 +266,7 @@ class HeadExplorer(Explorer):
         mask: boolean (batch, seq_q, seq_k), True = may attend.
         tokens: the seq_k words of the keys, and of the queries if they are as many.
         num_heads: where the slider starts.
-        options: the numbers of heads to choose from; by default the divisors of d_model up to 12.
+        options: the numbers of heads to choose from; by default up to 8 that divide both widths.
     """
 
     def __init__(
@@ -209,9 +287,13 @@ class HeadExplorer(Explorer):
             raise ValueError(f"tokens must be {seq_k} words, one a key, but are {len(tokens)}.")
         keys = list(tokens or map(str, range(seq_k)))
         queries = keys if seq_q == seq_k else list(map(str, range(seq_q)))
-        options = divisors(q.shape[2]) if options is None else options
-        frames = {n: _head_frame(q, k, v, n, mask, queries, keys) for n in options}
-        super().__init__(frames, num_heads)
+        if options is None:
+            options = divisors(math.gcd(q.shape[-1], v.shape[-1]))[:MOST_FRAMES]
+
+        def draw(n: int) -> Frame:
+            return _head_frame(q, k, v, n, mask, queries, keys)
+
+        super().__init__({"num_heads": options}, draw, num_heads=num_heads)
 
     @classmethod
     def of(cls, heads: RecordedHeads, **kwargs: Any) -> "HeadExplorer":
@@ -220,11 +302,49 @@ class HeadExplorer(Explorer):
         return cls(heads.q, heads.k, heads.v, **kwargs)
 
 
+class ScaleExplorer(Explorer):
+    """The same attention without and with its scale, as head_dim grows.
+
+    Args:
+        head_dims: the positions of the slider.
+        seq: the number of tokens; queries and keys are unit normal numbers.
+    """
+
+    def __init__(self, head_dims: Sequence[int] = (1, 4, 16, 64, 256), seq: int = 8) -> None:
+        start = head_dims[len(head_dims) // 2]
+        controls = {"head_dim": head_dims}
+        super().__init__(controls, lambda n: _scale_frame(n, seq), head_dim=start)
+
+
+class MaskExplorer(Explorer):
+    """A mask, its broadcast over 3 heads, and what it leaves of their attention weights.
+
+    Args:
+        seq_q: the positions of the slider over seq_q.
+        seq_k: the positions of the slider over seq_k.
+    """
+
+    def __init__(self, seq_q: Sequence[int] = (1, 2, 5), seq_k: Sequence[int] = (2, 5)) -> None:
+        controls = {"mask": list(MASKS), "seq_q": seq_q, "seq_k": seq_k}
+        start = {"mask": "causal, lower-right", "seq_q": seq_q[-1], "seq_k": seq_k[-1]}
+        super().__init__(controls, _mask_frame, **start)
+
+
+class MergeExplorer(Explorer):
+    """Four ways to merge 3 heads of 4 tokens, and what each does to memory."""
+
+    def __init__(self) -> None:
+        start = "transpose, contiguous, view"
+        super().__init__({"merge": list(MERGES)}, _merge_frame, merge=start)
+
+
 def _diagram(x: Tensor, steps: Steps, num_heads: int, axes: Sequence[str]) -> Picture:
     if x.numel() > MOST_ELEMENTS:
         raise ValueError(f"x must have at most {MOST_ELEMENTS} elements, but has {x.numel()}.")
-    head_dim = x.shape[-1] // num_heads
-    heads = [element % x.shape[-1] // head_dim for element in range(x.numel())]
+    index = {place: i for i, place in enumerate(Layout.of(x).elements())}
+    if sorted(index) != list(range(x.numel())):
+        raise ValueError("x must fill its storage from the start; trace its x.clone() instead.")
+    heads = [index[place] * num_heads // x.shape[-1] % num_heads for place in range(x.numel())]
     return stride_picture(panels_of("x", Layout.of(x), axes, steps), heads)
 
 
@@ -236,7 +356,9 @@ def _split_frame(x: Tensor, num_heads: int, split: Callable[[Tensor, int], Tenso
         picture = _diagram(x, steps, num_heads, ("1", "seq", "d_model"))
     except Exception as error:
         text = f"num_heads = {num_heads}: {type(error).__name__}: {error}"
-        return Frame(Picture(760, 40, text, labels=[Label(8, 24, text)]), text)
+        lines = textwrap.wrap(text, 100)
+        labels = [Label(8, 18 * i, line) for i, line in enumerate(lines, 1)]
+        return Frame(Picture(760, 22 + 18 * len(lines), text, labels=labels), text)
     return Frame(picture, f"num_heads = {num_heads}\n{steps}")
 
 
@@ -276,3 +398,109 @@ def _head_frame(
         ]
     )
     return Frame(heatmap_picture(weights, queries, keys, header=rows, alt=text), text)
+
+
+def _scale_frame(head_dim: int, seq: int) -> Frame:
+    generator = torch.Generator().manual_seed(head_dim)
+    q, k = torch.randn(2, seq, head_dim, generator=generator)
+    scores = q @ k.T
+    titles = ("softmax(scores)", "softmax(scores / sqrt(head_dim))")
+    weights = torch.stack([scores.softmax(dim=-1), attention_weights(q, k)])
+    rows = [
+        ("head_dim", str(head_dim), ""),
+        *(
+            (name, f"variance {s.var():.1f}", f"largest weight of a row {w.amax(-1).mean():.2f}")
+            for name, s, w in zip(
+                ("scores", "scaled"), (scores, scores / math.sqrt(head_dim)), weights, strict=True
+            )
+        ),
+    ]
+    text = "\n".join("  ".join(row).rstrip() for row in rows)
+    tokens = list(map(str, range(seq)))
+    return Frame(heatmap_picture(weights.numpy(), tokens, tokens, titles, rows, 420, text), text)
+
+
+def _causal(seq_q: int, seq_k: int, diagonal: int) -> Tensor:
+    return torch.ones(2, seq_q, seq_k, dtype=torch.bool).tril(diagonal)
+
+
+def _padding(seq_q: int, seq_k: int) -> Tensor:
+    """The second sequence of the batch has two tokens less, but at least one."""
+    lengths = torch.tensor([seq_k, max(seq_k - 2, 1)])
+    return (torch.arange(seq_k) < lengths[:, None])[:, None].expand(2, seq_q, seq_k)
+
+
+MASKS: dict[str, Callable[[int, int], Tensor]] = {
+    "all may attend": lambda q, k: torch.ones(2, q, k, dtype=torch.bool),
+    "causal, upper-left": lambda q, k: _causal(q, k, 0),
+    "causal, lower-right": lambda q, k: _causal(q, k, k - q),
+    "padding": _padding,
+    "causal and padding": lambda q, k: _causal(q, k, k - q) & _padding(q, k),
+}
+
+
+def _mask_frame(kind: str, seq_q: int, seq_k: int) -> Frame:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 2, 5, 12, generator=generator)
+    mask = MASKS[kind](seq_q, seq_k)
+    with trace() as steps:
+        mask.unsqueeze(1).expand(2, 3, seq_q, seq_k)
+    qh, kh = split_heads(q[:, :seq_q], 3), split_heads(k[:, :seq_k], 3)
+    attn_weights = attention_weights(qh, kh, mask.unsqueeze(1))
+    rows = [
+        (kind, f"seq_q {seq_q}, seq_k {seq_k}", "sequence 1 of the batch"),
+        ("mask", str(tuple(mask.shape)), f"strides {mask.stride()}"),
+        *(
+            (step.call.partition("(")[0], str(step.shape), f"strides {step.strides}")
+            for step in steps
+        ),
+        ("attn_weights", str(tuple(attn_weights.shape)), f"strides {attn_weights.stride()}"),
+    ]
+    empty = (~mask[1].any(dim=-1)).nonzero().flatten().tolist()
+    lines = [
+        f"mask = {kind}, seq_q = {seq_q}, seq_k = {seq_k}; sequence 1 of the batch",
+        *("  ".join(row) for row in rows[1:]),
+        *(
+            f"query {i} may attend to {row.nonzero().flatten().tolist()}"
+            for i, row in enumerate(mask[1])
+        ),
+        f"rows of zeros: {empty}",
+    ]
+    text = "\n".join(lines)
+    maps = torch.cat([mask[1:].float(), attn_weights[1]]).numpy()
+    titles = ("mask", "head 0", "head 1", "head 2")
+    queries, keys = (list(map(str, range(seq))) for seq in (seq_q, seq_k))
+    return Frame(heatmap_picture(maps, queries, keys, titles, rows, 300, text), text)
+
+
+MERGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "view": lambda x: x.view(1, 4, 6),
+    "transpose, view": lambda x: x.transpose(1, 2).view(1, 4, 6),
+    "transpose, contiguous, view": lambda x: x.transpose(1, 2).contiguous().view(1, 4, 6),
+    "transpose, reshape": lambda x: x.transpose(1, 2).reshape(1, 4, 6),
+}
+
+
+def _merge_frame(name: str) -> Frame:
+    out_h = torch.arange(24).view(1, 3, 4, 2)
+    with (
+        trace(seq=4, num_heads=3, head_dim=2, d_model=6) as steps,
+        contextlib.suppress(RuntimeError),
+    ):
+        MERGES[name](out_h)
+    *most, last = steps
+    done = most if last.error else steps
+    axes = ("1", "num_heads", "seq", "head_dim")
+    picture = stride_picture(
+        panels_of("out_h", Layout.of(out_h), axes, done), [i // 8 for i in range(24)]
+    )
+    text = f"merge = {name}\n{steps}"
+    if last.error:
+        lines = [last.call, *textwrap.wrap(last.error, 100)]
+        labels = [
+            Label(8, picture.height + 18 * i, line, bold=i == 1) for i, line in enumerate(lines, 1)
+        ]
+        picture = replace(
+            picture, height=picture.height + 80, labels=[*picture.labels, *labels], alt=text
+        )
+    return Frame(picture, text)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mha.picture import Label, Map, Picture
+from mha.picture import Label, Map, Picture, fitting
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TITLE, GAP, LARGEST, LINE = 780, 600, 70, 70, 20, 8, 320, 17
 
@@ -18,7 +18,7 @@ def heatmap_picture(
     height: float = HEIGHT,
     alt: str = "",
 ) -> Picture:
-    """One map a head, all on one scale from 0 to 1 and in one frame, whatever their number.
+    """One map a head, all on one scale from 0 to 1, as large as they fit.
 
     Args:
         weights: (num_heads, seq_q, seq_k); rows are queries, columns are keys.
@@ -26,11 +26,11 @@ def heatmap_picture(
         keys: seq_k tokens.
         titles: one a map; "head 0", "head 1" and so on if not given.
         header: rows of a name, a shape and strides, printed above the maps.
-        height: of the maps together, which fit themselves into it.
+        height: the most that the maps may take together.
         alt: what the picture shows, in words.
 
     Returns:
-        A picture of fixed size, so that a slider over num_heads does not move the page.
+        A picture of one width, whatever the number of maps.
 
     Raises:
         ValueError: the weights have other sizes than the tokens.
@@ -48,21 +48,21 @@ def heatmap_picture(
     labels = [
         Label(x, LINE * (i + 1), text, bold=x == 8)
         for i, row in enumerate(header)
-        for x, text in zip((8, 120, 290), row, strict=True)
+        for x, text in zip((8, 150, 310), row, strict=True)
     ]
     for head, (weight, title) in enumerate(zip(weights, titles, strict=True)):
         row, column = divmod(head, columns)
         x, y = LEFT + column * (wide + GAP), top + row * (high + TITLE)
         maps.append(Map(x, y, wide, high, weight))
-        labels.append(Label(x + wide / 2, y - 5, title, 12, "middle", bold=True))
+        size = fitting(title, wide)
+        labels.append(Label(x + wide / 2, y - 5, title, size, "middle", bold=True))
         if column == 0:
             labels += _names(queries, x - 5, y, high / len(queries), upright=False)
         if head + columns > last:
             labels += _names(keys, x, y + high + 5, wide / len(keys), upright=True)
-    foot = top - TITLE + height
-    maps.append(Map(8, foot - 22, 44, 8, np.linspace(0, 1, 22)[None]))
-    labels.append(Label(8, foot - 3, "0", 11))
-    labels.append(Label(52, foot - 3, "1", 11, "end"))
+    foot = max(m.y + m.height for m in maps) + min(BOTTOM, 16 + 8 * max(map(len, keys)))
+    maps.append(Map(WIDTH - 62, 3, 44, 8, np.linspace(0, 1, 22)[None]))
+    labels += [Label(WIDTH - 66, 12, "0", 11, "end"), Label(WIDTH - 14, 12, "1", 11)]
     return Picture(WIDTH, foot, alt, maps=maps, labels=labels)
 
 
@@ -81,14 +81,13 @@ def _grid(count: int, rows: int, columns: int, height: float) -> tuple[int, floa
 
 def _names(tokens: Sequence[str], x: float, y: float, step: float, *, upright: bool) -> list[Label]:
     """The tokens beside the rows of a map, or upright under its columns."""
-    size = min(12, step * 1.02)
-    middle = step / 2 + size * 0.34
-    return [
-        Label(x + i * step + middle, y, token, size, "end", upright=True)
-        if upright
-        else Label(x, y + i * step + middle, token, size, "end")
-        for i, token in enumerate(tokens)
-    ]
+    labels = []
+    for i, token in enumerate(tokens):
+        size = fitting(token, LEFT - 5, min(12, step * 1.02))
+        middle = i * step + step / 2 + size * 0.34
+        place = (x + middle, y) if upright else (x, y + middle)
+        labels.append(Label(*place, token, size, "end", upright=upright))
+    return labels
 
 
 def strongest_links(

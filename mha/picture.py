@@ -63,20 +63,32 @@ class Picture:
     labels: list[Label] = field(default_factory=list)
 
     def svg(self) -> str:
-        """As inline SVG for a web page, which scales to the width that it is given."""
+        """As inline SVG for a web page, which scales to the width that it is given.
+
+        Its elements are one tab stop; arrow keys light them one by one, as pointing does.
+        """
         look = (
             f"width:100%;min-width:600px;max-width:{self.width:g}px;white-space:pre;"
-            f"background:{style.PAPER};font-family:{style.FONT}"
+            f"image-rendering:pixelated;background:{style.PAPER};fill:{style.INK};font-family:{style.FONT}"
         )
         parts = [
-            f'<div class="mha" style="overflow-x:auto"><svg role="img" style="{look}" '
+            f'<form method="dialog" class="mha" style="overflow-x:auto;position:relative">'
+            f'<svg role="img" style="{look}" '
             f'viewBox="0 0 {self.width:g} {self.height:g}" aria-label="{escape(self.alt)}">',
             f"<style>{_css(self.cells)}</style>" if self.cells else "",
             *(_svg_map(m) for m in self.maps),
             *(_svg_cell(cell) for cell in self.cells),
             *(_svg_label(label) for label in self.labels),
         ]
-        return "".join(parts) + "</svg></div>"
+        return "".join([*parts, "</svg>", *self._keys(), "</form>"])
+
+    def _keys(self) -> list[str]:
+        """A button for each element, unseen, which says where the last panel shows it."""
+        told = {label.element: label.text for label in self.labels if label.element is not None}
+        return [
+            f'<input type="radio" name="e" class="k{e}" aria-label="{e} at {escape(text)}"/>'
+            for e, text in sorted(told.items())
+        ]
 
     def figure(self) -> Figure:
         """As a matplotlib figure, which shows no element pointed at."""
@@ -103,7 +115,6 @@ class Picture:
                     size=label.size * 0.72,
                     color=label.colour,
                     ha={"start": "left", "middle": "center", "end": "right"}[label.anchor],
-                    va="baseline",
                     weight="bold" if label.bold else "normal",
                     rotation=90 if label.upright else 0,
                     rotation_mode="anchor",
@@ -118,6 +129,36 @@ class Picture:
         self.figure().savefig(buffer, format="png", facecolor=style.PAPER)
         image = Image.open(buffer).convert("RGB").quantize(64, dither=Image.Dither.NONE)
         return _png(image)
+
+
+@dataclass(frozen=True)
+class Still(Picture):
+    """A picture that matplotlib has drawn already."""
+
+    data: bytes = b""
+
+    @classmethod
+    def of(cls, figure: Figure, alt: str) -> "Still":
+        """What a matplotlib figure looks like."""
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", facecolor=style.PAPER, metadata={"Software": None})
+        width, height = figure.get_size_inches() * figure.dpi
+        return cls(width, height, alt, data=buffer.getvalue())
+
+    def svg(self) -> str:
+        """As an image for a web page."""
+        data = base64.b64encode(self.data).decode()
+        look = f"width:100%;max-width:{self.width:g}px"
+        return f'<img style="{look}" alt="{escape(self.alt)}" src="data:image/png;base64,{data}">'
+
+    def png(self) -> bytes:
+        """As the bytes of a PNG file."""
+        return self.data
+
+
+def fitting(text: str, room: float, most: float = 12) -> float:
+    """The font size, up to `most`, at which a text of usual letters is no longer than `room`."""
+    return min(most, room / (0.66 * max(len(text), 1)))
 
 
 def _pixels(weights: np.ndarray) -> np.ndarray:
@@ -138,8 +179,7 @@ def _svg_map(m: Map) -> str:
     data = base64.b64encode(_png(image)).decode()
     box = f'x="{m.x:g}" y="{m.y:g}" width="{m.width:g}" height="{m.height:g}"'
     return (
-        f'<image {box} preserveAspectRatio="none" style="image-rendering:pixelated" '
-        f'href="data:image/png;base64,{data}"/>'
+        f'<image {box} preserveAspectRatio="none" href="data:image/png;base64,{data}"/>'
         f'<rect {box} fill="none" stroke="{style.QUIET}"/>'
     )
 
@@ -158,25 +198,28 @@ def _svg_label(label: Label) -> str:
     if label.element is not None:
         look = f'class="a a{label.element}"'
     else:
-        look = f'font-size="{label.size:g}" fill="{label.colour}" text-anchor="{label.anchor}"'
+        look = f'font-size="{label.size:g}" text-anchor="{label.anchor}"'
+        look += f' fill="{label.colour}"' if label.colour != style.INK else ""
         look += ' font-weight="bold"' if label.bold else ""
     return f"<text {place} {look}>{escape(label.text)}</text>"
 
 
 def _css(cells: list[Cell]) -> str:
-    """Colours by head; pointing at one box of an element lights all, and shows its arithmetic."""
+    """Colours by head; an element pointed at lights everywhere, and shows its arithmetic."""
     colours = [
         f".mha .h{h}{{--box:{style.head_colour(h)}}}" for h in sorted({c.head for c in cells})
     ]
     lit = [
-        f".mha:has(.e{e}:hover) .e{e}{{--box:{style.INK};--ink:{style.PAPER}}}"
-        f".mha:has(.e{e}:hover) .a{e}{{display:inline}}"
+        f".mha:is(:has(.e{e}:hover),:not(:has(g:hover)):has(.k{e}:focus)) :is(.e{e},.a{e})"
+        f"{{--box:{style.INK};--ink:{style.PAPER};display:inline}}"
         for e in sorted({c.element for c in cells})
     ]
     return (
         f".mha g rect{{width:{BOX}px;height:{HIGH}px;stroke:{style.INK};fill:var(--box)}}"
         f".mha g text{{font-size:12px;text-anchor:middle;fill:var(--ink,{style.INK});"
         f"transform:translate({BOX / 2}px,{HIGH / 2 + 4}px)}}"
+        ".mha input{position:absolute;top:0;left:0;opacity:0}"
+        f".mha:has(:focus-visible) svg{{outline:2px solid {style.INK};outline-offset:-2px}}"
         f".mha .a{{font-size:12px;text-anchor:end;fill:{style.INK};display:none}}"
         + "".join(colours + lit)
     )

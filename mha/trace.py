@@ -255,7 +255,7 @@ def dependency_map(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if x.ndim != 3 or not x.is_floating_point():
         shape = tuple(x.shape)
         raise ValueError(f"x must be float (batch, seq, width), but is {x.dtype} {shape}.")
-    gradients = torch.autograd.functional.jacobian(fn, x)  # type: ignore[no-untyped-call]
+    gradients = torch.autograd.functional.jacobian(fn, x)
     if not isinstance(gradients, Tensor) or gradients.ndim != 6:
         raise ValueError("fn must return one tensor (batch, seq_out, width_out).")
     return (gradients != 0).sum(dim=(0, 2, 3, 5)) > 0

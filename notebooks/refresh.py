@@ -16,7 +16,7 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 
 HERE = Path(__file__).parent
@@ -30,6 +30,7 @@ METADATA = {
 }
 CELLS, WORDS, KILOBYTES, LINES = 45, 1500, 600, 15
 LARGER = {"00": (15, 1500), "05": (65, 2000), "07": (65, 2000), "10": (65, 2000)}
+EXERCISES = {"00": (0, 0), "10": (6, 6)}
 LABELS = ("**You will do:**", "**You will learn:**", "**You need:**")
 
 
@@ -59,7 +60,8 @@ def words(nb: NotebookNode) -> int:
 
 def anchors(nb: NotebookNode) -> set[str]:
     """What a link to a heading of this notebook may say after `#`, as JupyterLab spells it."""
-    headings = re.findall(r"^#+ (.*)$", "\n".join(c.source for _, c in cells(nb, "markdown")), re.M)
+    text = "\n".join(c.source for _, c in cells(nb, "markdown"))
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
     return {heading.strip().replace(" ", "-") for heading in headings}
 
 
@@ -97,14 +99,21 @@ def _parts(nb: NotebookNode, path: Path) -> Iterator[str]:
         yield "Cell 0 must begin with a title in sentence case: `# Split heads`."
     if not all(label in sources[0] for label in LABELS):
         yield f"Cell 0 must say {', '.join(LABELS)}."
+    slides = [cell.metadata.get("slideshow", {}).get("slide_type") for cell in nb.cells]
+    if slides != [slide_type(cell, i) for i, cell in enumerate(nb.cells)]:
+        yield "The slides are not those that the headings make; run `make notebooks`."
     links = navigation(path)
     if len(sources) < 3 or sources[1] != links or sources[-1] != links:
         yield "Cell 1 and the last one must be the navigation; run `make notebooks`."
     first = nbformat.read(notebooks(path.parent)[0], as_version=4)
     setup = next((cell.source for _, cell in cells(first, "code")), "")
-    if sources[2] != setup or "%matplotlib inline" not in setup:
+    if sources[2:3] != [setup] or "%matplotlib inline" not in setup:
         yield "Cell 2 must be the set-up cell of notebook 00, letter for letter."
     recap = re.search(r"^## Recap\n+((?:- .*\n?)+)", "\n\n".join(sources), re.M)
+    asked = sum("check." in c.source and "(my_" in c.source for _, c in cells(nb, "code"))
+    least, most = EXERCISES.get(path.name[:2], (2, 4))
+    if not least <= asked <= most:
+        yield f"There are {asked} exercises, not {least} to {most}."
     if not recap or not 3 <= recap[1].count("\n- ") + 1 <= 5:
         yield "There must be a `## Recap` of 3 to 5 points."
 
@@ -171,7 +180,7 @@ def _widgets(nb: NotebookNode) -> Iterator[str]:
                 yield f"Cell {i} has a picture that says nothing in words."
     if "widgets" in nb.metadata and state is None:
         yield "metadata.widgets lacks its state level; GitHub would not show the notebook."
-    if roots and set(reachable(state or {}, roots)) != set(state or {}):
+    if not set(roots) <= set(state or {}) or set(reachable(state or {}, roots)) != set(state or {}):
         yield "The stored sliders are not those that the outputs show; run `make notebooks`."
 
 
@@ -204,7 +213,17 @@ def navigated(nb: NotebookNode, path: Path) -> NotebookNode:
     body = [cell for cell in nb.cells if "navigation" not in cell.metadata]
     links = [nbformat.v4.new_markdown_cell(navigation(path), metadata={"navigation": True})] * 2
     nb.cells = [body[0], links[0], *body[1:], nbformat.from_dict(dict(links[1]))]
+    for place, cell in enumerate(nb.cells):
+        cell.metadata["slideshow"] = {"slide_type": slide_type(cell, place)}
     return nb
+
+
+def slide_type(cell: NotebookNode, place: int) -> str:
+    """A section begins a slide, and its other cells come one by one; links and set-up stay away."""
+    if "navigation" in cell.metadata or place == 2:
+        return "skip"
+    heading = cell.cell_type == "markdown" and re.search(r"^##? ", cell.source, re.M)
+    return "slide" if heading else "fragment"
 
 
 def executed(nb: NotebookNode, folder: Path) -> NotebookNode:
@@ -294,6 +313,8 @@ def keep_ignored(nb: NotebookNode, old: NotebookNode) -> None:
         for new, stored in zip(new_code, old_code, strict=True):
             if IGNORE in new.metadata.get("tags", []) and stored.outputs:
                 new.outputs = stored.outputs
+        if "widgets" in nb.metadata and "widgets" in old.metadata:
+            nb.metadata.widgets[STATE]["state"].update(old.metadata.widgets[STATE]["state"])
 
 
 def write(path: Path) -> str:
@@ -303,7 +324,7 @@ def write(path: Path) -> str:
     nb = navigated(nbformat.reads(before, as_version=4), path)
     try:
         nb = executed(nb, path.parent)
-    except CellExecutionError as error:
+    except (CellExecutionError, CellTimeoutError) as error:
         return f"{path.name}: not written, a cell raises.\n{error}"
     keep_ignored(nb, old)
     text = nbformat.writes(normalised(nb), version=4) + "\n"

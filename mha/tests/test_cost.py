@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mha import cost, multi_head_attention
-from mha.cost import fused, interleaved, looped, ratio, score_bytes, textbook
+from mha.cost import fused, interleaved, looped, peak_bytes, ratio, score_bytes, textbook
 
 
 @pytest.mark.parametrize("function", [looped, textbook, fused])
@@ -32,6 +32,24 @@ def test_a_loop_takes_keys_of_another_length() -> None:
 def test_score_bytes_is_the_memory_of_the_scores() -> None:
     scores = torch.empty(2, 3, 5, 7, dtype=torch.float64)
     assert score_bytes(2, 3, 5, 7, itemsize=8) == scores.untyped_storage().nbytes()
+
+
+def test_peak_bytes_counts_what_is_held_at_once() -> None:
+    x = torch.zeros(1000)  # 4,000 bytes, not counted: it is there before
+    assert peak_bytes(lambda: x.view(10, 100).mT) == 0
+    assert peak_bytes(lambda: x + 1) == 4000
+    assert peak_bytes(lambda: ((x + 1) + 1) + 1) == 8000, "the first sum is free by the third"
+    assert peak_bytes(lambda: [x + 1, x + 1, x + 1]) == 12000
+    assert peak_bytes(lambda: x.clone().add_(1)) == 4000
+
+
+def test_the_formula_holds_the_scores_of_all_heads_and_a_loop_those_of_one() -> None:
+    q, k, v = torch.randn(3, 1, 64, 24)
+    all_heads, one_head = (score_bytes(1, n, 64, 64) for n in (12, 1))
+    width = q.untyped_storage().nbytes()
+    assert peak_bytes(lambda: multi_head_attention(q, k, v, 12)) == 2 * all_heads
+    assert one_head < peak_bytes(lambda: looped(q, k, v, 12)) < 2 * one_head + 2 * width
+    assert peak_bytes(lambda: fused(q, k, v, 12)) < 2 * width
 
 
 class Bench:
@@ -104,4 +122,4 @@ def test_the_command_prints_every_size_and_its_limits() -> None:
         "most",
         "1.6",
     ]
-    assert lines[3].split() == ["fused/kernel", "1.00", "(1.00", "to", "1.00)"]
+    assert lines[3] == "  fused/kernel        1.00  (1.00 to 1.00)"

