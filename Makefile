@@ -1,6 +1,8 @@
 # make lab        open the lessons in JupyterLab
 # make test       run every test, and every cell of every notebook
 # make check      format, lint, types
+# make slides     present a lesson in JupyterLab, large and alone; LESSON=notebooks/...
+# make handouts   write the lessons as web pages that need no kernel into handouts/
 # make notebooks  execute the notebooks again and store their outputs
 # make clean      delete the environment and every cache
 #
@@ -16,19 +18,33 @@ PORT ?= 8888
 TORCH_INDEX ?=
 
 FIRST := notebooks/00_start_here.ipynb
+LESSON ?= $(FIRST)
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALLED := .venv/.installed
 CHECKERS := .venv/.checkers
+# JupyterLab's settings for a projector.
+LARGE := .venv/lecture/@jupyterlab/apputils-extension/themes.jupyterlab-settings
 # As root (a container), Jupyter wants to be told, and there is no desktop to open a browser on.
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root --no-browser)
 
-.PHONY: lab test check notebooks clean
+SIGN = $(PY) -m nbformat.sign --log-level=WARN notebooks/*.ipynb
+SHOW = $(PY) -m jupyterlab --log-level=WARN --ip=$(IP) --port=$(PORT) $(ROOT)
+
+.PHONY: lab slides handouts test check notebooks clean
 
 lab: $(INSTALLED)
-	$(PY) -m nbformat.sign --log-level=WARN notebooks/*.ipynb
-	$(PY) -m jupyterlab --log-level=WARN --ip=$(IP) --port=$(PORT) $(ROOT) \
-		--LabApp.default_url=/lab/tree/$(FIRST)
+	$(SIGN)
+	$(SHOW) --LabApp.default_url=/lab/tree/$(FIRST)
+
+slides: $(INSTALLED)
+	$(SIGN)
+	@mkdir -p $(dir $(LARGE))
+	@echo '{"overrides": {"code-font-size": "22px", "content-font-size1": "24px"}}' > $(LARGE)
+	JUPYTERLAB_SETTINGS_DIR=.venv/lecture $(SHOW) --LabApp.default_url=/doc/tree/$(LESSON)
+
+handouts: $(INSTALLED)
+	$(PY) notebooks/handouts.py
 
 test: $(INSTALLED)
 	$(PY) -m pytest --nbval
@@ -42,7 +58,7 @@ notebooks: $(INSTALLED)
 	$(PY) notebooks/refresh.py write
 
 clean:
-	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv handouts build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -prune -exec rm -rf {} +
 

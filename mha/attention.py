@@ -23,7 +23,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(batch, num_heads, seq, head_dim) -> (batch, seq, d_model), a copy where a view cannot.
+    """(batch, num_heads, seq, head_dim) -> (batch, seq, d_model), copied unless it lies so.
 
     >>> merge_heads(torch.arange(8).view(1, 2, 2, 2)).tolist()
     [[[0, 1, 4, 5], [2, 3, 6, 7]]]
@@ -49,7 +49,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
 def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """Single-head attention: every output row is a weighted average of the rows of `v`."""
+    """Single-head attention: each row of the result is a weighted average of the rows of `v`."""
     return attention_weights(q, k, mask) @ v
 
 

@@ -106,7 +106,7 @@ def interleaved(
 
     Args:
         calls: what to time, by name.
-        seconds: how long to go on; at least 5 rounds, each in the other order than the last one.
+        seconds: how long to go on; at least 5 rounds, each in the reverse order of the one before.
         clock: tells the time, in seconds.
 
     Returns:

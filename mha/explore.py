@@ -112,7 +112,7 @@ class Explorer(Figure):
         return stack
 
     def move(self, **to: Any) -> None:
-        """Move sliders, by their names; a position that one does not have moves none."""
+        """Move sliders, by their names; a ValueError, and no move, where one has no such option."""
         for name, value in to.items():
             options = [option for _, option in self.sliders[name].options]
             if value not in options:
@@ -224,8 +224,9 @@ class DependencyMaps(Figure):
             for name, rows in maps.items()
             for i, row in enumerate(rows)
         )
+        height, axes = 250 + 40 * len(maps), ("output", "input")
         picture = heatmap_picture(
-            found.numpy(), outputs, inputs, list(maps), height=250 + 40 * len(maps), alt=text
+            found.numpy(), outputs, inputs, list(maps), height=height, alt=text, axes=axes
         )
         super().__init__(Frame(picture, text))
 
@@ -351,7 +352,7 @@ def _diagram(x: Tensor, steps: Steps, num_heads: int, axes: Sequence[str]) -> Pi
 def _split_frame(x: Tensor, num_heads: int, split: Callable[[Tensor, int], Tensor]) -> Frame:
     sizes = {"seq": x.shape[1], "num_heads": num_heads, "head_dim": x.shape[2] // num_heads}
     try:
-        with trace(**sizes) as steps:
+        with trace(**{name: n for name, n in sizes.items() if n > 1}) as steps:
             split(x, num_heads)
         picture = _diagram(x, steps, num_heads, ("1", "seq", "d_model"))
     except Exception as error:
@@ -397,7 +398,7 @@ def _head_frame(
             *links,
         ]
     )
-    return Frame(heatmap_picture(weights, queries, keys, header=rows, alt=text), text)
+    return Frame(heatmap_picture(weights, queries, keys, header=rows, alt=text, largest=510), text)
 
 
 def _scale_frame(head_dim: int, seq: int) -> Frame:
@@ -425,7 +426,7 @@ def _causal(seq_q: int, seq_k: int, diagonal: int) -> Tensor:
 
 
 def _padding(seq_q: int, seq_k: int) -> Tensor:
-    """The second sequence of the batch has two tokens less, but at least one."""
+    """The second sequence of the batch has two tokens fewer, but at least one."""
     lengths = torch.tensor([seq_k, max(seq_k - 2, 1)])
     return (torch.arange(seq_k) < lengths[:, None])[:, None].expand(2, seq_q, seq_k)
 
@@ -470,7 +471,7 @@ def _mask_frame(kind: str, seq_q: int, seq_k: int) -> Frame:
     maps = torch.cat([mask[1:].float(), attn_weights[1]]).numpy()
     titles = ("mask", "head 0", "head 1", "head 2")
     queries, keys = (list(map(str, range(seq))) for seq in (seq_q, seq_k))
-    return Frame(heatmap_picture(maps, queries, keys, titles, rows, 300, text), text)
+    return Frame(heatmap_picture(maps, queries, keys, titles, rows, 300, text, 169), text)
 
 
 MERGES: dict[str, Callable[[Tensor], Tensor]] = {

@@ -17,6 +17,8 @@ def heatmap_picture(
     header: Sequence[Sequence[str]] = (),
     height: float = HEIGHT,
     alt: str = "",
+    largest: float = LARGEST,
+    axes: tuple[str, str] = ("query", "key"),
 ) -> Picture:
     """One map a head, all on one scale from 0 to 1, as large as they fit.
 
@@ -28,6 +30,8 @@ def heatmap_picture(
         header: rows of a name, a shape and strides, printed above the maps.
         height: the most that the maps may take together.
         alt: what the picture shows, in words.
+        largest: the most that the longer side of a map may take.
+        axes: what the rows and the columns are.
 
     Returns:
         A picture of one width, whatever the number of maps.
@@ -41,7 +45,7 @@ def heatmap_picture(
             f"but is {weights.shape}."
         )
     titles = titles or [f"head {head}" for head in range(len(weights))]
-    columns, wide, high = _grid(len(weights), len(queries), len(keys), height)
+    columns, wide, high = _grid(len(weights), len(queries), len(keys), height, largest)
     last = len(weights) - 1
     top = TITLE + LINE * len(header) + 6
     maps: list[Map] = []
@@ -60,33 +64,39 @@ def heatmap_picture(
             labels += _names(queries, x - 5, y, high / len(queries), upright=False)
         if head + columns > last:
             labels += _names(keys, x, y + high + 5, wide / len(keys), upright=True)
+    corner = zip((f"↓ {axes[0]}", f"→ {axes[1]}"), (top - 5, y + high + 15), strict=True)
+    labels += [Label(LEFT - 5, y, name, 11, "end") for name, y in corner]
     foot = max(m.y + m.height for m in maps) + min(BOTTOM, 16 + 8 * max(map(len, keys)))
     maps.append(Map(WIDTH - 62, 3, 44, 8, np.linspace(0, 1, 22)[None]))
     labels += [Label(WIDTH - 66, 12, "0", 11, "end"), Label(WIDTH - 14, 12, "1", 11)]
     return Picture(WIDTH, foot, alt, maps=maps, labels=labels)
 
 
-def _grid(count: int, rows: int, columns: int, height: float) -> tuple[int, float, float]:
+def _grid(
+    count: int, rows: int, columns: int, height: float, largest: float
+) -> tuple[int, float, float]:
     """How many maps stand side by side, and the width and height that make them largest."""
 
     def size(across: int) -> float:
         down = -(-count // across)
         wide = (WIDTH - LEFT) / across - GAP
         high = (height - BOTTOM) / down - TITLE
-        return min(wide / columns, high / rows, LARGEST / max(rows, columns))
+        return min(wide / columns, high / rows, largest / max(rows, columns))
 
-    across = max(range(1, count + 1), key=size)
+    across = max(range(count, 0, -1), key=size)
     return across, size(across) * columns, size(across) * rows
 
 
 def _names(tokens: Sequence[str], x: float, y: float, step: float, *, upright: bool) -> list[Label]:
-    """The tokens beside the rows of a map, or upright under its columns."""
+    """The tokens beside the rows of a map, or under its columns: upright, if they are long."""
     labels = []
+    flat = upright and max(map(len, tokens)) == 1
     for i, token in enumerate(tokens):
         size = fitting(token, LEFT - 5, min(12, step * 1.02))
-        middle = i * step + step / 2 + size * 0.34
-        place = (x + middle, y) if upright else (x, y + middle)
-        labels.append(Label(*place, token, size, "end", upright=upright))
+        middle = i * step + step / 2 + (0 if flat else size * 0.34)
+        place = (x + middle, y + 10 * flat) if upright else (x, y + middle)
+        anchor = "middle" if flat else "end"
+        labels.append(Label(*place, token, size, anchor, upright=upright and not flat))
     return labels
 
 

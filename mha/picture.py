@@ -68,7 +68,7 @@ class Picture:
         Its elements are one tab stop; arrow keys light them one by one, as pointing does.
         """
         look = (
-            f"width:100%;min-width:600px;max-width:{self.width:g}px;white-space:pre;"
+            f"width:100%;min-width:600px;max-width:{self.width:g}px;"
             f"image-rendering:pixelated;background:{style.PAPER};fill:{style.INK};font-family:{style.FONT}"
         )
         parts = [
@@ -220,6 +220,7 @@ def _css(cells: list[Cell]) -> str:
         f"transform:translate({BOX / 2}px,{HIGH / 2 + 4}px)}}"
         ".mha input{position:absolute;top:0;left:0;opacity:0}"
         f".mha:has(:focus-visible) svg{{outline:2px solid {style.INK};outline-offset:-2px}}"
+        ".mha text{white-space:pre}"
         f".mha .a{{font-size:12px;text-anchor:end;fill:{style.INK};display:none}}"
         + "".join(colours + lit)
     )

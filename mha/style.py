@@ -7,10 +7,10 @@ QUIET = "#57606a"
 PAPER = "#ffffff"
 FONT = "DejaVu Sans, Verdana, sans-serif"
 
-# Light enough for dark numbers on top; neighbours differ for colour-blind eyes too.
+# Light enough for dark numbers on top; neighbours differ in lightness, for colour-blind eyes too.
 HEAD_COLOURS = (
-    "#a6cee3", "#fdae61", "#d9f0a3", "#c994c7", "#fff3b0", "#80b1a9",
-    "#e5d8f0", "#e0a37e", "#c7e9e4", "#9fa8da", "#f1dcc0", "#b3b36b",
+    "#c994c7", "#c7e9e4", "#fdae61", "#fff3b0", "#e0a37e", "#a6cee3",
+    "#b3b36b", "#e5d8f0", "#9fa8da", "#f1dcc0", "#80b1a9", "#d9f0a3",
 )  # fmt: skip
 
 LEVELS = 64

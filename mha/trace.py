@@ -246,7 +246,11 @@ def dependency_map(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         x: where to try it; random numbers, so that no gradient is zero by accident.
 
     Returns:
-        Boolean (seq_out, seq), True where any feature of the one moves any feature of the other.
+        Boolean (seq_out, seq), True where any feature of the input token moves any feature of the
+        output token, in any sequence of the batch.
+
+    Raises:
+        ValueError: `x` is not float (batch, seq, width), or `fn` does not return such a tensor.
 
     >>> causal = torch.ones(4, 4).tril()
     >>> dependency_map(lambda x: causal @ x, torch.rand(1, 4, 6)).int().tolist()

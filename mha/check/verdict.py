@@ -21,7 +21,7 @@ from mha.check.hints import HINTS
 Answer = Callable[..., Any]
 
 # Advice on a mistake without a name.
-ENDS = "your function does not get to its end. Print the shapes before that line."
+ENDS = "your function raises. Call it on such an input yourself, and print shapes on the way."
 RETURNS = "it gives another kind of thing than asked for. Look at the line with return."
 VALUE = "not the right value, and none of the usual mistakes. Work it out by hand."
 SHAPE = "the shape differs, so start there. Which axis is it, and which line makes it?"

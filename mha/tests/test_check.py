@@ -417,7 +417,7 @@ def stop(error: BaseException) -> Any:
     raise error
 
 
-ENDS, RETURNS = "your function does not get to its end", "another kind of thing"
+ENDS, RETURNS = "your function raises", "another kind of thing"
 NUMBERS = "right shape, wrong numbers"
 HOLDS_ITSELF: list[Any] = []
 HOLDS_ITSELF.append(HOLDS_ITSELF)

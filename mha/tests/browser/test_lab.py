@@ -37,7 +37,7 @@ START, SPLIT = "notebooks/00_start_here.ipynb", "notebooks/03_split_heads.ipynb"
 
 
 class Seen(NamedTuple):
-    """What a figure shows: beside its slider, as text, as (number, colour) of boxes; in one frame."""
+    """What a figure shows: beside its sliders, as text, and as (number, colour) of each box."""
 
     num_heads: list[str]
     text: list[str]
