@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_a_handout_is_whole_and_accessible(handouts: Path, offline: Page, name: 
     words = pictures.evaluate_all("all => all.map(x => x.getAttribute('aria-label') || x.alt)")
     assert all(words)
     for link in offline.locator("a").evaluate_all("all => all.map(a => a.getAttribute('href'))"):
-        file, _, anchor = link.partition("#")
+        file, _, anchor = unquote(link).partition("#")
         target = handouts / file if file else path
         assert target.exists(), link
         assert f'id="{anchor}"' in target.read_text(encoding="utf-8") or not anchor, link
