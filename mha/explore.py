@@ -27,7 +27,8 @@ MOST_FRAMES, MOST_TOKENS, MOST_ELEMENTS = 8, 32, 24
 # A stored figure works without a kernel, so it needs no mark that says it is disconnected.
 QUIET = (
     "<style>.mha-figure::before, .mha-figure .jupyter-widgets-disconnected::before"
-    "{content: none !important}</style>"
+    "{content: none !important}"
+    ".mha-figure .widget-readout {white-space: nowrap; max-width: none; overflow: visible}</style>"
 )
 
 
@@ -88,7 +89,7 @@ class Explorer(Figure):
             name: widgets.SelectionSlider(
                 options=[(str(option), option) for option in options],
                 description=name,
-                layout={"width": "min(100%, 460px)"},
+                layout={"width": "min(100%, 520px)"},
             )
             for name, options in controls.items()
         }

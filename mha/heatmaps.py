@@ -67,8 +67,9 @@ def heatmap_picture(
     corner = zip((f"↓ {axes[0]}", f"→ {axes[1]}"), (top - 5, y + high + 15), strict=True)
     labels += [Label(LEFT - 5, y, name, 11, "end") for name, y in corner]
     foot = max(m.y + m.height for m in maps) + min(BOTTOM, 16 + 8 * max(map(len, keys)))
-    maps.append(Map(WIDTH - 62, 3, 44, 8, np.linspace(0, 1, 22)[None]))
-    labels += [Label(WIDTH - 66, 12, "0", 11, "end"), Label(WIDTH - 14, 12, "1", 11)]
+    if weights.dtype != bool:  # which is all or nothing, and needs no scale
+        maps.append(Map(WIDTH - 62, 3, 44, 8, np.linspace(0, 1, 22)[None]))
+        labels += [Label(WIDTH - 66, 12, "0", 11, "end"), Label(WIDTH - 14, 12, "1", 11)]
     return Picture(WIDTH, foot, alt, maps=maps, labels=labels)
 
 

@@ -130,6 +130,7 @@ can_merge = Exercise(
         ((2, 5, 1, 12), (60, 12, 60, 1), 2),
         ((4, 1), (1, 9), 0),
         ((3, 3), (3, 1), 0),
+        ((2, 3, 1, 4), (1, 8, 4, 1), 0),
     ],
     {
         "must be contiguous": lambda sizes, strides, i: strides == torch.empty(sizes).stride(),
@@ -216,6 +217,7 @@ causal_mask = Exercise(
     [(3, 3), (2, 5), (1, 4), (5, 5)],
     {
         "mask reversed": lambda seq_q, seq_k: ~_causal(seq_q, seq_k),
+        "diagonal the wrong way": lambda q, k: torch.ones(q, k, dtype=torch.bool).tril(q - k),
         "upper-left": lambda seq_q, seq_k: torch.ones(seq_q, seq_k, dtype=torch.bool).tril(),
         "strictly causal": lambda seq_q, seq_k: _causal(seq_q, seq_k).tril(seq_k - seq_q - 1),
         "sees the future": lambda seq_q, seq_k: ~_causal(seq_q, seq_k).tril(seq_k - seq_q - 1),
@@ -301,15 +303,18 @@ permutation_test = Exercise(
             _self_attention(mha.split_heads, wrong_merge),
             _self_attention(wrong_split, wrong_merge),
             _rounds_by_place,
+            lambda x: x + 0.01 * torch.arange(x.shape[1])[:, None],
             lambda x: 2 * x,
             lambda x: x.mean(dim=1, keepdim=True).expand_as(x),
             lambda x: torch.arange(x.shape[1]).float()[None, :, None].expand_as(x),
         )
-    ],
+    ]
+    + [(lambda x: 2 * x, _random(2, 6, 4), torch.tensor([1, 0, 3, 2, 5, 4]))],
     {
         "compares shapes": lambda fn, x, order: fn(x[:, order]).shape == fn(x).shape,
         "output not permuted": lambda fn, x, order: torch.allclose(fn(x[:, order]), fn(x)),
         "input not permuted": lambda fn, x, order: torch.allclose(fn(x), fn(x)[:, order]),
+        "permuted twice": lambda fn, x, p: torch.allclose(fn(x[:, p])[:, p], fn(x), atol=1e-5),
         "exactly equal": lambda fn, x, order: torch.equal(fn(x[:, order]), fn(x)[:, order]),
     },
 )
@@ -320,7 +325,7 @@ multi_head_attention = Exercise(
     "multi_head_attention",
     mha.multi_head_attention,
     [
-        (*_qkv(1, 2, 4), 2),
+        (*_qkv(1, 3, 4), 2),
         (*_qkv(2, 5, 12), 3),
         (*_qkv(2, 5, 12), 3, _mask(2, 5, 5)),
         (_random(2, 4, 12), *_qkv(2, 5, 12)[1:], 3, _mask(2, 4, 5)),
@@ -406,7 +411,7 @@ sum_over_heads = Exercise(
     {
         "wrong merge": lambda out_h, w_o: wrong_merge(out_h) @ w_o,
         "columns of w_o": lambda out_h, w_o: mha.merge_heads(out_h) @ w_o.T,
-        "mean over heads": lambda out_h, w_o: mha.merge_heads(out_h) @ w_o / out_h.shape[1],
+        "mean, not sum": lambda out_h, w_o: mha.merge_heads(out_h) @ w_o / out_h.shape[1],
         "(d h) order": lambda out_h, w_o: dh_merge(out_h) @ w_o,
         "one head only": lambda out_h, w_o: out_h[:, 0] @ w_o[: out_h.shape[3]],
     },

@@ -121,6 +121,9 @@ MERGES: Mapping[str, Answer] = {
     "one head only": lambda x: x[:, 0],
     "(d h) order": dh_merge,
     "seq and head_dim swapped": lambda x: x.permute(0, 3, 1, 2).flatten(2),
+    "num_heads and head_dim swapped": lambda x: x.transpose(1, 3).reshape(
+        x.shape[0], x.shape[2], x.shape[1] * x.shape[3]
+    ),
 }
 SCALES: Parts = {
     "no scale": {"scale": lambda q: 1.0},
