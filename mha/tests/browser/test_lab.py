@@ -221,7 +221,8 @@ def choose(page: Page, menu: str, entry: str) -> None:
 
 def prompts(page: Page) -> list[str]:
     """What stands before each code cell: its execution count."""
-    return page.locator(".jp-CodeCell .jp-InputArea-prompt").all_text_contents()
+    found: list[str] = page.locator(".jp-CodeCell .jp-InputArea-prompt").all_text_contents()
+    return found
 
 
 def run_all(page: Page) -> None:
