@@ -40,7 +40,7 @@ lab: $(INSTALLED)
 slides: $(INSTALLED)
 	$(SIGN)
 	@mkdir -p $(dir $(LARGE))
-	@echo '{"overrides": {"code-font-size": "22px", "content-font-size1": "24px"}}' > $(LARGE)
+	@echo '{"overrides": {"code-font-size": "22px", "content-font-size1": "24px", "ui-font-size1": "20px"}}' > $(LARGE)
 	JUPYTERLAB_SETTINGS_DIR=.venv/lecture $(SHOW) --LabApp.default_url=/doc/tree/$(LESSON)
 
 handouts: $(INSTALLED)

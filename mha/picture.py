@@ -68,7 +68,7 @@ class Picture:
         Its elements are one tab stop; arrow keys light them one by one, as pointing does.
         """
         look = (
-            f"width:100%;min-width:600px;max-width:{self.width:g}px;"
+            f"width:100%;min-width:600px;max-width:{self.width / 13:g}em;"
             f"image-rendering:pixelated;background:{style.PAPER};fill:{style.INK};font-family:{style.FONT}"
         )
         parts = [
@@ -148,7 +148,7 @@ class Still(Picture):
     def svg(self) -> str:
         """As an image for a web page."""
         data = base64.b64encode(self.data).decode()
-        look = f"width:100%;max-width:{self.width:g}px"
+        look = f"width:100%;max-width:{self.width / 13:g}em"
         return f'<img style="{look}" alt="{escape(self.alt)}" src="data:image/png;base64,{data}">'
 
     def png(self) -> bytes:

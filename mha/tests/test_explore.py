@@ -4,6 +4,7 @@ import base64
 import itertools
 import math
 import re
+import tracemalloc
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from functools import cache
@@ -397,3 +398,17 @@ def test_one_more_is_refused_with_the_name_of_the_argument(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         wrong()
+
+
+def test_a_thousand_moves_keep_no_memory_and_open_no_figure() -> None:
+    explorer = HeadExplorer.of(recorded_heads(layer=1))
+    options = [n for _, n in explorer.sliders["num_heads"].options]
+    tracemalloc.start()
+    try:
+        for i in range(1000):
+            explorer.num_heads = options[i % len(options)]
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 5_000_000
+    assert pyplot.get_fignums() == []
