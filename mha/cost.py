@@ -97,6 +97,22 @@ def _storages(tree: Any) -> dict[StorageWeakRef, int]:
     return {StorageWeakRef(storage): storage.nbytes() for storage in found}
 
 
+def page_faults(call: Callable[[], object]) -> int | None:
+    """How many pages of memory a second `call` takes from the operating system.
+
+    Memory that was freed and kept is used again; a large block goes back to the system, and the
+    next one costs a fault for each page that is touched. None on Windows, which does not tell.
+    """
+    try:
+        from resource import RUSAGE_SELF, getrusage
+    except ImportError:
+        return None
+    call()
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    call()
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+
+
 def interleaved(
     calls: dict[str, Callable[[], object]],
     seconds: float = 2.0,

@@ -89,6 +89,7 @@ class Explorer(Figure):
             name: widgets.SelectionSlider(
                 options=[(str(option), option) for option in options],
                 description=name,
+                style={"description_width": "initial"},
                 layout={"width": "min(100%, 520px)"},
             )
             for name, options in controls.items()

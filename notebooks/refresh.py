@@ -344,8 +344,10 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     files = [HERE / path.name for path in options.files] or notebooks()
     if options.command == "write":
+        timed = [path for path in files if path.name.startswith("09")]  # wants an idle machine
         with ThreadPoolExecutor(2) as pool:
-            results = list(pool.map(write, files))
+            results = list(pool.map(write, (path for path in files if path not in timed)))
+        results += map(write, timed)
         print("\n".join(results))
         return int(any("not written" in result for result in results))
     print(f"{'notebook':32} cells words   KB")

@@ -3,13 +3,23 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from mmap import mmap
 
 import pytest
 import torch
 from torch import Tensor
 
 from mha import cost, multi_head_attention
-from mha.cost import fused, interleaved, looped, peak_bytes, ratio, score_bytes, textbook
+from mha.cost import (
+    fused,
+    interleaved,
+    looped,
+    page_faults,
+    peak_bytes,
+    ratio,
+    score_bytes,
+    textbook,
+)
 
 
 @pytest.mark.parametrize("function", [looped, textbook, fused])
@@ -50,6 +60,20 @@ def test_the_formula_holds_the_scores_of_all_heads_and_a_loop_those_of_one() -> 
     assert peak_bytes(lambda: multi_head_attention(q, k, v, 12)) == 2 * all_heads
     assert one_head < peak_bytes(lambda: looped(q, k, v, 12)) < 2 * one_head + 2 * width
     assert peak_bytes(lambda: fused(q, k, v, 12)) < 2 * width
+
+
+def test_page_faults_counts_fresh_memory() -> None:
+    pytest.importorskip("resource")
+    fresh = page_faults(lambda: mmap(-1, 2**24).write(b"x" * 2**24))
+    kept = page_faults(lambda: sum(range(10)))
+    assert fresh is not None
+    assert kept is not None
+    assert fresh > kept + 5, "16 MiB: 4,096 pages, or 8 huge ones"
+
+
+def test_page_faults_says_that_it_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert page_faults(lambda: None) is None
 
 
 class Bench:
