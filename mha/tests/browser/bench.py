@@ -1,4 +1,4 @@
-"""How long a slider takes from key press to new picture: `python -m mha.tests.browser.bench`.
+"""How fast a slider is: `python -m mha.tests.browser.bench`, which needs what `.ci/run` installs.
 
 Our num_heads slider and the same one built from `interact` and `plt.subplots`, in one JupyterLab in
 Chromium, in turns: layer 1 of the recorded heads, up to 12 heads of 17 tokens with their words.
@@ -11,12 +11,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
-import nbformat
-
-from mha.tests.browser.conftest import CHROMIUM, FLAGS, serving
+from mha.tests.browser.conftest import CHROMIUM, FLAGS, PATIENCE, serving
+from mha.tests.browser.reader import open_notebook, run_all, write_scratch
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
 OURS = """from mha import explore
 from mha.examples import recorded_heads
@@ -42,44 +41,57 @@ def show(num_heads):
         place.set_yticks(range(17), heads.tokens, fontsize=6)
     plt.show()"""
 
-# From the event of a key to the frame in which the output shows something new.
-MEASURE = """cell => {
-    cell.times = []
-    cell.shown = 0
-    cell.addEventListener('keydown', event => { cell.pressed = event.timeStamp }, true)
-    const output = cell.querySelector('.jp-Cell-outputWrapper')
-    const done = () => requestAnimationFrame(now => {
-        if (cell.pressed === undefined) return
-        cell.times.push(Math.max(now, performance.now()) - cell.pressed)
-        cell.pressed = undefined
-    })
+# Notes when a key goes down or the mouse drags, and when a frame with another picture is shown.
+WATCH = """cell => {
+    cell.shown = []
+    const acts = event => { if (event.key || event.buttons) cell.act = event.timeStamp }
+    for (const act of ['keydown', 'mousemove']) window.addEventListener(act, acts, true)
+    const next = () => requestAnimationFrame(
+        now => cell.shown.push(Math.max(now, performance.now())))
     const changed = changes => {
         for (const change of changes) {
-            const images = [...change.addedNodes].filter(n => n.querySelector)
-                .flatMap(n => n.matches('img') ? [n] : [...n.querySelectorAll('img')])
-            if (images.length) images.forEach(image => image.decode().then(done, done))
-            else if (change.type === 'attributes' && change.target.querySelector?.('svg')) done()
+            const images = [...change.addedNodes].filter(node => node.querySelector)
+                .flatMap(node => node.matches('img') ? [node] : [...node.querySelectorAll('img')])
+            if (images.length) images.forEach(image => image.decode().then(next, next))
+            else if (change.type === 'attributes' && change.target.querySelector?.('svg')) next()
         }
     }
-    new MutationObserver(changed).observe(output, {
+    new MutationObserver(changed).observe(cell.querySelector('.jp-Cell-outputWrapper'), {
         childList: true, subtree: true, attributes: true, attributeFilter: ['class', 'style']})
 }"""
+FIRST = """async cell => {
+    while (!cell.shown.length) await new Promise(requestAnimationFrame)
+    return cell.shown[0] - cell.act
+}"""
+LAST = "cell => cell.shown.at(-1) - cell.act"
 
 
-def press(page: Page, cell: int, rounds: int) -> list[float]:
-    """Milliseconds of each of some key presses, which go down to 1 head and up again."""
-    place = page.locator(".jp-CodeCell").nth(cell)
-    place.locator(".noUi-handle").focus()
-    for i in range(rounds):
-        before = place.evaluate("cell => cell.times.length")
+def press(page: Page, cell: Locator, presses: int) -> list[float]:
+    """Milliseconds from each key press to its picture, from 8 heads down to 1 and up again."""
+    cell.locator(".noUi-handle").focus()
+    times = []
+    for i in range(presses):
+        cell.evaluate("cell => { cell.shown = [] }")
         page.keyboard.press("ArrowLeft" if i // 5 % 2 == 0 else "ArrowRight")
-        place.evaluate(
-            "async (cell, before) => { while (cell.times.length == before) "
-            "await new Promise(requestAnimationFrame) }",
-            before,
-        )
+        times.append(float(cell.evaluate(FIRST)))
         page.wait_for_timeout(30)
-    times: list[float] = place.evaluate("cell => cell.times.splice(0)")
+    return times
+
+
+def drag(page: Page, cell: Locator) -> list[float]:
+    """Milliseconds from the last step of a fast drag, to 1 head or back to 8, to its picture."""
+    track = cell.locator(".noUi-base").bounding_box()
+    assert track
+    times = []
+    for place in (0, 5):
+        cell.evaluate("cell => { cell.shown = [] }")
+        cell.locator(".noUi-handle").hover()
+        page.mouse.down()
+        right = track["x"] + track["width"] * place / 6
+        page.mouse.move(right, track["y"] + track["height"] / 2, steps=6)
+        page.mouse.up()
+        page.wait_for_timeout(4000)  # until the slower of the two is certainly done
+        times.append(float(cell.evaluate(LAST)))
     return times
 
 
@@ -89,31 +101,32 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name, sync_playwright() as running:
         folder = Path(name)
-        cells = [nbformat.v4.new_code_cell(code) for code in (OURS, THEIRS)]
+        write_scratch(folder / "bench.ipynb", OURS, THEIRS)
         browser = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        with serving(folder) as address:
-            kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-            notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
-            nbformat.write(notebook, folder / "bench.ipynb")
-            page = browser.new_page(viewport={"width": 1300, "height": 1600})
-            page.set_default_timeout(120_000)
-            page.goto(address("doc/tree/bench.ipynb?reset"))
-            page.locator(".jp-CodeCell").nth(1).wait_for()
-            page.get_by_role("menuitem", name="Run", exact=True).click()
-            page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-            for cell in (0, 1):
-                page.locator(".jp-CodeCell").nth(cell).locator(".noUi-handle").wait_for()
+        page = browser.new_page(viewport={"width": 1300, "height": 1600})
+        page.set_default_timeout(1000 * PATIENCE)
+        keys: list[list[float]] = [[], []]
+        drags: list[list[float]] = [[], []]
+        with serving(folder) as lab:
+            open_notebook(page, lab, "bench.ipynb")
+            run_all(page)
+            cells = page.locator(".jp-CodeCell").all()
+            for cell in cells:
+                cell.locator(".noUi-handle").wait_for()
             page.wait_for_timeout(4000)
-            page.locator(".jp-CodeCell").evaluate_all(f"cells => cells.forEach({MEASURE})")
-            found: list[list[float]] = [[], []]
+            for cell in cells:
+                cell.evaluate(WATCH)
             for _ in range(4):
-                for cell, times in enumerate(found):
-                    times += press(page, cell, 10)
+                for place, cell in enumerate(cells):
+                    keys[place] += press(page, cell, 10)
+                    drags[place] += drag(page, cell)
+            page.goto("about:blank")
         browser.close()
-    for label, times in zip(("ours", "interact"), found, strict=True):
-        late = quantiles(times, n=20)[-1]
-        print(f"{label:9} median {median(times):6.1f} ms, 95th percentile {late:6.1f} ms")
-    print(f"ratio of the medians {median(found[1]) / median(found[0]):.0f}")
+    for act, (ours, theirs) in {"key": keys, "drag": drags}.items():
+        for label, times in (("ours", ours), ("interact", theirs)):
+            late = quantiles(times, n=20)[-1]
+            print(f"{act:5} {label:9} median {median(times):6.1f} ms, 95% within {late:6.1f} ms")
+        print(f"{act:5} interact takes {median(theirs) / median(ours):.0f} times as long")
 
 
 if __name__ == "__main__":

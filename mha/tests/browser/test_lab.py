@@ -6,7 +6,6 @@ import base64
 import io
 import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +19,17 @@ from torch import Tensor
 
 from mha import style
 from mha.examples import recorded_heads
+from mha.tests.browser.reader import (
+    choose,
+    eventually,
+    open_notebook,
+    press,
+    run_all,
+    run_cell,
+    save,
+    wait_for_kernel,
+    write_scratch,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -29,7 +39,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60  # seconds
 START, SPLIT = "notebooks/00_start_here.ipynb", "notebooks/03_split_heads.ipynb"
 
 
@@ -152,14 +161,6 @@ SLIDERS = {  # by the code that shows them
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def eventually(read: Callable[[], object], expected: object) -> None:
-    """Wait until what is read is what is expected."""
-    end = time.monotonic() + PATIENCE
-    while (found := read()) != expected and time.monotonic() < end:
-        time.sleep(0.02)
-    assert found == expected
-
-
 def shows(figure: Locator, expected: Seen) -> None:
     """Wait until a figure shows what it must."""
     figure.wait_for()
@@ -198,57 +199,7 @@ def trained_weights(num_heads: int) -> np.ndarray:
     return np.array([(q @ k.T / q.shape[1] ** 0.5).softmax(-1).numpy() for q, k in slices])
 
 
-# ---- what a reader does
-
-
-def open_notebook(page: Page, lab: Address, path: str) -> None:
-    """Open a notebook alone, and wait for all of its cells."""
-    page.goto(lab(f"lab/tree/{path}?reset"))
-    stored = page.request.get(lab(f"api/contents/{path}")).json()
-    eventually(page.locator(".jp-Notebook .jp-Cell").count, len(stored["content"]["cells"]))
-
-
-def wait_for_kernel(page: Page) -> None:
-    """Wait until the status bar says that the kernel is idle; until then a cell does not run."""
-    page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
-
-
-def choose(page: Page, menu: str, entry: str) -> None:
-    """Choose an entry of a menu."""
-    page.get_by_role("menuitem", name=menu, exact=True).click()
-    page.get_by_role("menuitem", name=entry, exact=True).click()
-
-
-def prompts(page: Page) -> list[str]:
-    """What stands before each code cell: its execution count."""
-    found: list[str] = page.locator(".jp-CodeCell .jp-InputArea-prompt").all_text_contents()
-    return found
-
-
-def run_all(page: Page) -> None:
-    """Run all cells, with none of the stored outputs left."""
-    wait_for_kernel(page)
-    choose(page, "Edit", "Clear Outputs of All Cells")
-    eventually(lambda: set(prompts(page)), {"[ ]:"})
-    choose(page, "Run", "Run All Cells")
-    eventually(lambda: prompts(page), [f"[{i + 1}]:" for i in range(len(prompts(page)))])
-
-
-def run_cell(page: Page, place: int, count: int) -> Locator:
-    """Run one code cell, the `count`th that is run, and return it."""
-    wait_for_kernel(page)
-    cell = page.locator(".jp-CodeCell").nth(place)
-    cell.locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")
-    eventually(cell.locator(".jp-InputArea-prompt").text_content, f"[{count}]:")
-    return cell
-
-
-def save(page: Page, file: Path) -> None:
-    """Save the notebook that is open, and wait until its file has changed."""
-    before = file.read_bytes()
-    page.keyboard.press("Control+s")
-    eventually(lambda: file.read_bytes() != before, True)
+# ---- what a reader of a lesson does
 
 
 def wait_for_figures(page: Page, path: str) -> None:
@@ -272,11 +223,6 @@ def sliders(page: Page, path: str) -> list[tuple[Locator, Lesson]]:
     """The sliders of a lesson whose every frame is known."""
     wait_for_figures(page, path)
     return [(figure_of(page, code), lesson) for code, lesson in SLIDERS[path].items()]
-
-
-def press(figure: Locator, key: str) -> None:
-    """Press a key on the slider of a figure."""
-    figure.locator(".noUi-handle").press(key)
 
 
 def walk(figure: Locator, lesson: Lesson) -> None:
@@ -329,6 +275,13 @@ def drag(page: Page, figure: Locator, lesson: Lesson) -> None:
     page.mouse.move(right + 300, down)
     page.mouse.up()
     shows(figure, lesson.seen(lesson.options[last]))
+
+
+# The frame on screen 100 ms after the mouse button is released.
+AFTER_RELEASE = """figure => new Promise(resolve => window.addEventListener('mouseup', () => {
+    setTimeout(() => resolve([...figure.querySelectorAll('svg > text')]
+        .filter(text => text.checkVisibility()).map(text => text.textContent)), 100)
+}, {capture: true, once: true}))"""
 
 
 # ---- the tests
@@ -398,6 +351,45 @@ def test_keys_and_mouse_move_every_slider_after_run_all_and_keys_after_save_and_
         page.goto("about:blank")
 
 
+def test_a_fast_drag_ends_on_the_last_value_within_100_ms_of_the_release(
+    lab: Address, page: Page
+) -> None:
+    page.goto(lab(""))
+    ((figure, lesson),) = sliders(page, START)
+    press(figure, "Home")
+    shows(figure, heads_seen(1))
+    for place in (6, 0):
+        figure.evaluate(f"figure => {{ figure.shown = ({AFTER_RELEASE})(figure) }}")
+        figure.locator(".noUi-handle").hover()
+        page.mouse.down()
+        page.mouse.move(*place_of(figure, place, lesson), steps=4)
+        page.mouse.up()
+        after = figure.evaluate("figure => figure.shown")
+        num_heads = lesson.options[place]
+        assert f"(1, {num_heads}, 15, {384 // num_heads})" in after
+        shows(figure, heads_seen(num_heads))
+
+
+def test_two_notebooks_open_at_once_move_their_own_sliders(lab: Address, page: Page) -> None:
+    page.goto(lab(f"lab/tree/{START}?reset"))
+    ((heads, _),) = sliders(page, START)
+    page.get_by_role("link", name="03 Split heads").first.click()
+    panels = page.locator(".jp-NotebookPanel")
+    eventually(panels.count, 2)
+    split = figure_of(page, "split = explore.SplitExplorer(")
+    shows(split, split_seen(3))
+    press(split, "End")
+    shows(split, split_seen(6))
+    press(split, "Home")
+    shows(split, split_seen(1))
+    page.get_by_role("tab", name=Path(START).name).click()
+    shows(heads, heads_seen(12))
+    press(heads, "ArrowLeft")
+    shows(heads, heads_seen(8))
+    page.get_by_role("tab", name=Path(SPLIT).name).click()
+    shows(split, split_seen(1))
+
+
 def test_pointing_at_a_number_lights_it_everywhere_and_explains_its_place(
     lab: Address, page: Page
 ) -> None:
@@ -415,13 +407,6 @@ def test_pointing_at_a_number_lights_it_everywhere_and_explains_its_place(
         figure.locator("svg:visible g", has_text=re.compile("^16$")).last.hover()
         shows(figure, diagram_seen(2, views(2), 16))
         shows(diagram, diagram_seen(3, split_views(3), slider=False))
-
-
-def write_scratch(path: Path, *cells: str) -> None:
-    """A notebook of one's own, whose cells have not been run."""
-    code = map(nbformat.v4.new_code_cell, cells)
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(nbformat.v4.new_notebook(cells=[*code], metadata={"kernelspec": kernel}), path)
 
 
 def test_a_later_cell_moves_the_slider_and_an_error_leaves_it_alone(
