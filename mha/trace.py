@@ -19,8 +19,9 @@ from mha.layout import Layout
 
 # These move values but compute none, so new memory under them means a copy.
 LAYOUT_CALLS = {
-    "cat", "clone", "concat", "contiguous", "flatten", "ravel", "repeat", "repeat_interleave",
-    "reshape", "reshape_as", "stack", "tile",
+    "__getitem__", "cat", "clone", "concat", "contiguous", "flatten", "flip", "gather",
+    "index_select", "masked_select", "ravel", "repeat", "repeat_interleave", "reshape",
+    "reshape_as", "roll", "stack", "take", "tile",
 }  # fmt: skip
 VIEW_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag"}
 HEADER = ("call", "shape", "strides", "contiguous", "memory")

@@ -240,6 +240,10 @@ def test_no_property_reads_but_views() -> None:
         (lambda x: x.repeat(1, 3, 1), "copied"),
         (lambda x: x.repeat_interleave(3, dim=1), "copied"),
         (lambda x: torch.stack([x, x]), "copied"),
+        (lambda x: x[0], "same"),
+        (lambda x: x[[0, 1]], "copied"),
+        (lambda x: x[x > 3], "copied"),
+        (lambda x: x.flip(1), "copied"),
         (lambda x: x.detach(), "same"),
         (lambda x: x.float(), "same"),
         (lambda x: x.double(), "new"),
@@ -272,6 +276,9 @@ def test_copied_calls_keep_every_value() -> None:
     args: dict[str, tuple[Any, ...]] = {
         "cat": ([x],), "concat": ([x],), "stack": ([x],), "repeat": (x, 1, 1), "tile": (x, (1, 1)),
         "repeat_interleave": (x, 1), "reshape": (x, (6,)), "reshape_as": (x, torch.zeros(6)),
+        "__getitem__": (x, [0, 1, 2]), "index_select": (x, 0, torch.arange(3)),
+        "gather": (x, 0, torch.arange(3)[:, None].expand(3, 2)), "take": (x, torch.arange(6)),
+        "masked_select": (x, x >= 0), "flip": (x, ()), "roll": (x, 0),
     }  # fmt: skip
     for name in LAYOUT_CALLS:
         function = getattr(torch, name, getattr(Tensor, name, None))
