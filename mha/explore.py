@@ -199,10 +199,12 @@ class Heatmap(Figure):
         self, weights: Any, queries: Any = None, keys: Any = None, titles: Any = None
     ) -> None:
         text = in_words(weights, queries, keys, titles)
-        picture = heatmap_picture(weights, queries, keys, titles, height=300, alt=text)
-        if (size := sum(m.weights.size for m in picture.maps[: len(weights)])) > MOST:
+        size = checked(weights, queries, keys, titles)[0].size
+        if size > MOST:
             text = f"{size:,} weights; the strongest of each head past the first key\n{text}"
-        super().__init__(Frame(replace(picture, alt=text), text))
+        height = 300 if size <= MOST else 600
+        picture = heatmap_picture(weights, queries, keys, titles, height=height, alt=text)
+        super().__init__(Frame(picture, text))
 
 
 class DependencyMaps(Figure):

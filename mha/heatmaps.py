@@ -10,7 +10,7 @@ import numpy as np
 from mha.picture import Label, Map, Picture, fitting, letters, shortened
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TITLE, GAP, LARGEST, LINE = 780, 600, 70, 70, 20, 8, 320, 17
-SMALLEST = 5  # the least height of a row with a name
+SMALLEST, READABLE = 4, 9  # rows that are not as high as the first have not all a name
 MOST = 1024  # numbers in a text: those of one head of 32 tokens
 ROUNDING = 0.01  # bfloat16 goes from 1 to 1.0078 in one step
 
@@ -48,7 +48,8 @@ def heatmap_picture(
     weights, queries, keys, titles = checked(weights, queries, keys, titles)
     columns, wide, high = _grid(len(weights), len(queries), len(keys), height, largest)
     last = len(weights) - 1
-    top = TITLE + LINE * len(header) + 6
+    nan = bool(np.isnan(weights).any())
+    top = TITLE + LINE * max(len(header), nan) + 6
     maps: list[Map] = []
     labels = [
         Label(x, LINE * (i + 1), text, bold=x == 8)
@@ -70,7 +71,7 @@ def heatmap_picture(
     foot = max(m.y + m.height for m in maps) + min(BOTTOM, 16 + 8 * max(map(letters, keys)))
     if weights.dtype != bool:  # which is all or nothing, and needs no scale
         maps.append(Map(WIDTH - 62, 3, 44, 8, np.linspace(0, 1, 22)[None]))
-        if np.isnan(weights).any():
+        if nan:
             maps.insert(-1, Map(WIDTH - 170, 3, 44, 8, np.full((1, 1), np.nan)))
             labels.append(Label(WIDTH - 118, 12, "NaN", 11))
         labels += [Label(WIDTH - 66, 12, "0", 11, "end"), Label(WIDTH - 14, 12, "1", 11)]
@@ -99,7 +100,7 @@ def _names(tokens: Sequence[str], x: float, y: float, step: float, *, upright: b
     """
     labels = []
     flat = upright and max(map(len, tokens)) == 1
-    every = math.ceil(SMALLEST / step)
+    every = 1 if step > SMALLEST else math.ceil(READABLE / step)
     for i, token in list(enumerate(tokens))[::every]:
         name = shortened(token, LEFT - 5)
         size = fitting(name, LEFT - 5, min(12, step * every * 1.02))
@@ -203,8 +204,8 @@ def checked(
     titles = [f"head {head}" for head in range(num_heads)] if titles is None else titles
     return (
         array if array.dtype == bool else _from_0_to_1(array),
-        words("queries", queries, seq_q, "a row"),
-        words("keys", keys, seq_k, "a column"),
+        words("queries", queries, seq_q, "a row of weights"),
+        words("keys", keys, seq_k, "a column of weights"),
         words("titles", titles, num_heads, "a head"),
     )
 
@@ -229,7 +230,8 @@ def _array(x: Any) -> np.ndarray:
 
 
 def _from_0_to_1(weights: np.ndarray) -> np.ndarray:
-    low, high = (find(weights[~np.isnan(weights)], initial=0.5) for find in (np.min, np.max))
+    known = weights[~np.isnan(weights)]
+    low, high = (known.min(), known.max()) if known.size else (0, 0)
     if low < -ROUNDING or high > 1 + ROUNDING:
         dropout = "" if low < -ROUNDING else " If dropout made them larger, call model.eval()."
         raise ValueError(
