@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ class Explorer(Figure):
         self, controls: Mapping[str, Sequence[Any]], draw: Callable[..., Frame], **start: Any
     ) -> None:
         for name, options in controls.items():
-            found = list(options) if isinstance(options, Iterable) else []
+            found = list(options) if isinstance(options, Sized) else []
             if not 0 < len(found) <= MOST_FRAMES or max(map(found.count, found)) > 1:
                 raise ValueError(
                     f"{name} must have 1 to {MOST_FRAMES} options that differ, but has {options}."
@@ -186,13 +186,13 @@ class Plot(Figure):
 class Heatmap(Figure):
     """Attention weights as maps, with no slider.
 
+    The text has every weight; where there are many, the strongest of each head.
+
     Args:
         weights: (num_heads, seq_q, seq_k); rows are queries, columns are keys.
         queries: seq_q words or ids.
         keys: seq_k words or ids.
         titles: one a map; "head 0", "head 1" and so on if not given.
-
-    The text has every weight; where they are many, the strongest of each head.
     """
 
     def __init__(
@@ -219,9 +219,9 @@ class DependencyMaps(Figure):
             raise TypeError(
                 f"maps must be maps by name, as {{'mine': found}}, but is {maps!r:.60}."
             )
-        kinds = {name: (x.dtype, tuple(x.shape)) for name, x in maps.items()}
-        if len({*kinds.values()}) != 1 or any(len(shape) != 2 for _, shape in kinds.values()):
-            raise ValueError(f"maps must each be (seq_out, seq), of one shape, but are {kinds}.")
+        shapes = {name: tuple(getattr(x, "shape", ())) for name, x in maps.items()}
+        if len({*shapes.values()}) != 1 or any(len(shape) != 2 for shape in shapes.values()):
+            raise ValueError(f"maps must each be (seq_out, seq), of one shape, but are {shapes}.")
         found, outputs, inputs, names = checked(list(maps.values()), titles=list(maps))
         if found.dtype != bool:
             raise TypeError(f"maps must be boolean, but are {found.dtype}: give x != 0.")
@@ -323,15 +323,9 @@ class HeadExplorer(Explorer):
 
 
 def _check_projected(**tensors: Any) -> None:
-    kinds = {
-        name: x.dtype if isinstance(x, Tensor) else type(x).__name__ for name, x in tensors.items()
-    }
-    if {*kinds.values()} not in (
-        {torch.float32},
-        {torch.float64},
-        {torch.float16},
-        {torch.bfloat16},
-    ):
+    kinds = {name: getattr(x, "dtype", type(x).__name__) for name, x in tensors.items()}
+    floats = all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors.values())
+    if not floats or len({*kinds.values()}) > 1:
         raise TypeError(
             f"q, k, v must be tensors of one floating dtype, but are {kinds}: "
             "give torch.as_tensor(x).float()."

@@ -10,7 +10,7 @@ import numpy as np
 from mha.picture import Label, Map, Picture, fitting, letters, shortened
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TITLE, GAP, LARGEST, LINE = 780, 600, 70, 70, 20, 8, 320, 17
-SMALLEST, READABLE = 4, 9  # rows that are not as high as the first have not all a name
+SMALLEST, READABLE = 4, 9  # of rows up to the first only some have a name, of the second size
 MOST = 1024  # numbers in a text: those of one head of 32 tokens
 ROUNDING = 0.01  # bfloat16 goes from 1 to 1.0078 in one step
 
@@ -158,12 +158,8 @@ def in_words(
             found = [queries[i] for i in np.flatnonzero(rows)]
             if found:
                 found[8:] = [f"{len(found) - 8} more"] if len(found) > 8 else []
-                who = (
-                    f"query {found[0]} has"
-                    if len(found) == 1
-                    else f"queries {', '.join(found)} have"
-                )
-                lines.append(f"{title}: {who} {what} NaN")
+                who, have = ("query", "has") if len(found) == 1 else ("queries", "have")
+                lines.append(f"{title}: {who} {', '.join(found)} {have} {what} NaN")
     return "\n".join(lines)
 
 

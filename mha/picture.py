@@ -106,11 +106,9 @@ class Picture:
         fonts, lacking = _fonts_for(
             frozenset("".join(label.text for label in self.labels)), tuple(rcParams["font.family"])
         )
-        codes = ", ".join(f"U+{ord(letter):04X}" for letter in lacking[:6]) + ", …" * (
-            len(lacking) > 6
-        )
         strong = font_manager.findfont(FontProperties(weight="bold"))
-        note = f"? is {codes}: not in any font here" if lacking else ""
+        codes = [f"U+{ord(letter):04X}" for letter in lacking[:6]] + ["…"] * (len(lacking) > 6)
+        note = f"? is {', '.join(codes)}: not in any font here" if lacking else ""
         height = self.height + 16 * bool(note)
         figure = Figure(figsize=(self.width / 100, height / 100), dpi=100)
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(height, 0))

@@ -513,7 +513,7 @@ def test_everything_works_at_its_limit() -> None:
         ),
         (
             lambda: explore.DependencyMaps({"a": torch.eye(3) > 0, "b": torch.ones(3, 5) > 0}),
-            "maps must each be (seq_out, seq), of one shape, but are {'a': (torch.bool, (3, 3)),",
+            "maps must each be (seq_out, seq), of one shape, but are {'a': (3, 3), 'b'",
         ),
         (lambda: of_size(33), "seq must be at most 32 tokens, but is 33, 33."),
         (lambda: HeadExplorer(Q, K.repeat(1, 5, 1), V), "seq must be at most 32 tokens, but is 5,"),
