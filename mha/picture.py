@@ -241,7 +241,8 @@ def _hatch(m: Map) -> list[list[tuple[float, float]]]:
     rows, columns = (
         size / count for size, count in zip((m.height, m.width), nan.shape, strict=True)
     )
-    starts = [i for i in range(len(nan)) if i == 0 or (nan[i] != nan[i - 1]).any()]
+    inside = range(1, len(nan) if nan.any() else 1)
+    starts = [0, *(i for i in inside if (nan[i] != nan[i - 1]).any())]
     for first, last in pairwise([*starts, len(nan)]):  # rows that are alike are one area
         top, bottom = m.y + first * rows, m.y + last * rows
         edges = np.flatnonzero(np.diff(nan[first], prepend=False, append=False)).tolist()
