@@ -7,8 +7,9 @@ from mha.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
+from mha.dependency import dependency_map
 from mha.layout import Layout
-from mha.trace import dependency_map, trace
+from mha.trace import trace
 
 __all__ = [
     "Layout",

@@ -4,7 +4,7 @@ import html
 import itertools
 import types
 from collections import UserList
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -235,32 +235,3 @@ def _opened(func: Any) -> Any:
     copy = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy
-
-
-def dependency_map(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Which output token depends on which input token, found by gradients.
-
-    Shapes cannot tell a right split from a wrong one; this can.
-
-    Args:
-        fn: takes (batch, seq, width) to (batch, seq_out, width_out), and differentiates.
-        x: where to try it; random numbers, so that no gradient is zero by accident.
-
-    Returns:
-        Boolean (seq_out, seq), True where any feature of the input token moves any feature of the
-        output token, in any sequence of the batch.
-
-    Raises:
-        ValueError: `x` is not float (batch, seq, width), or `fn` does not return such a tensor.
-
-    >>> causal = torch.ones(4, 4).tril()
-    >>> dependency_map(lambda x: causal @ x, torch.rand(1, 4, 6)).int().tolist()
-    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
-    """
-    if x.ndim != 3 or not x.is_floating_point():
-        shape = tuple(x.shape)
-        raise ValueError(f"x must be float (batch, seq, width), but is {x.dtype} {shape}.")
-    gradients = torch.autograd.functional.jacobian(fn, x)
-    if not isinstance(gradients, Tensor) or gradients.ndim != 6:
-        raise ValueError("fn must return one tensor (batch, seq_out, width_out).")
-    return (gradients != 0).sum(dim=(0, 2, 3, 5)) > 0

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "layout": set[str](),
     "attention": {"torch"},
     "trace": {"torch", "mha.layout"},
+    "dependency": {"torch"},
     "picture": {"matplotlib", "numpy", "PIL", "mha.style"},
     "diagrams": {"mha.layout", "mha.picture", "mha.style", "mha.trace"},
     "heatmaps": {"numpy", "mha.picture", "mha.style"},
@@ -34,7 +35,7 @@ MAY_IMPORT = {
         "torch", "ipywidgets", "matplotlib", "mha.attention", "mha.diagrams", "mha.examples",
         "mha.heatmaps", "mha.layout", "mha.picture", "mha.trace",
     },
-    "__init__": {"mha.attention", "mha.layout", "mha.trace"},
+    "__init__": {"mha.attention", "mha.dependency", "mha.layout", "mha.trace"},
 }  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def test_importing_mha_loads_torch_and_nothing_else() -> None:
     loaded = in_a_fresh_python(code)
     assert isinstance(loaded, list)
     others = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
-    assert others == {"mha", "mha.attention", "mha.layout", "mha.trace"}
+    assert others == {"mha", "mha.attention", "mha.dependency", "mha.layout", "mha.trace"}
 
 
 def test_importing_mha_loads_no_pictures_or_widgets_through_torch_either() -> None:
@@ -137,7 +138,7 @@ def test_mha_offers_exactly_the_functions_of_attention_trace_and_layout() -> Non
     code = "import json, mha; print(json.dumps([name for name in vars(mha) if name[0] != '_']))"
     offered = in_a_fresh_python(code)
     assert isinstance(offered, list)
-    assert set(offered) - {"attention", "layout"} == set(mha.__all__)
+    assert set(offered) - {"attention", "dependency", "layout"} == set(mha.__all__)
     assert callable(mha.trace), "the function, not the module of the same name"
 
 

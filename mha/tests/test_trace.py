@@ -1,4 +1,4 @@
-"""`trace` on our code and on code that we did not write; `dependency_map` on right and wrong."""
+"""`trace` on our code and on code that we did not write."""
 
 import contextlib
 import copy
@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mha import multi_head_attention, scaled_dot_product_attention, split_heads
+from mha import multi_head_attention, split_heads
 from mha.layout import Layout
-from mha.trace import HEADER, LAYOUT_CALLS, Step, Steps, dependency_map, trace
+from mha.trace import HEADER, LAYOUT_CALLS, Step, Steps, trace
 
 SIZES = {"batch": 2, "seq": 5, "num_heads": 3, "head_dim": 4, "d_model": 12}
 
@@ -768,109 +768,3 @@ def test_a_table_holds_no_addresses_and_is_the_same_every_time() -> None:
 
     assert table() == table()
     assert not re.search(r"0x[0-9a-f]{4}", table())
-
-
-# Which token depends on which
-
-
-CAUSAL = torch.ones(2, 6, 6, dtype=torch.bool).tril()
-TOKENS = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-LOWER = torch.ones(6, 6, dtype=torch.bool).tril()
-
-
-def attention(
-    x: Tensor, mask: Tensor | None, wrong_split: bool = False, wrong_merge: bool = False
-) -> Tensor:
-    """Two heads of size 4; the wrong split and merge leave out their transpose."""
-    h = x.view(2, 2, 6, 4) if wrong_split else split_heads(x, 2)
-    out_h = scaled_dot_product_attention(h, h, h, None if mask is None else mask.unsqueeze(1))
-    return out_h.reshape(2, 6, 8) if wrong_merge else out_h.transpose(1, 2).reshape(2, 6, 8)
-
-
-def moved(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The map by experiment: move one input token of every sequence, see which outputs move."""
-    result = fn(x)
-    columns = []
-    for token in range(x.shape[1]):
-        y = x.clone()
-        y[:, token] += torch.linspace(0.5, 1, x.shape[2], dtype=x.dtype)
-        columns.append(((fn(y) - result).abs() > 1e-9).any(dim=2).any(dim=0))
-    return torch.stack(columns, dim=1)
-
-
-@pytest.mark.parametrize("wrong_merge", [False, True])
-@pytest.mark.parametrize("wrong_split", [False, True])
-@pytest.mark.parametrize("mask", [None, CAUSAL])
-def test_the_map_agrees_with_moving_tokens(
-    mask: Tensor | None, wrong_split: bool, wrong_merge: bool
-) -> None:
-    def fn(x: Tensor) -> Tensor:
-        return attention(x, mask, wrong_split, wrong_merge)
-
-    assert torch.equal(dependency_map(fn, TOKENS), moved(fn, TOKENS))
-
-
-def test_full_attention_depends_on_every_token_and_causal_on_the_past() -> None:
-    assert dependency_map(lambda x: attention(x, None), TOKENS).all()
-    assert torch.equal(dependency_map(lambda x: attention(x, CAUSAL), TOKENS), LOWER)
-    ours = dependency_map(lambda x: multi_head_attention(x, x, x, 2, CAUSAL), TOKENS)
-    assert torch.equal(ours, LOWER)
-
-
-@pytest.mark.parametrize(("wrong_split", "wrong_merge"), [(True, False), (False, True)])
-def test_one_mistake_lets_the_future_leak(wrong_split: bool, wrong_merge: bool) -> None:
-    found = dependency_map(lambda x: attention(x, CAUSAL, wrong_split, wrong_merge), TOKENS)
-    assert (found & ~LOWER).any(), "a token depends on a later one"
-
-
-def test_two_mistakes_cut_the_sequence_and_pass_the_causality_test() -> None:
-    found = dependency_map(lambda x: attention(x, CAUSAL, True, True), TOKENS)
-    assert not (found & ~LOWER).any()
-    assert not found[3:, :3].any(), "the second half never hears of the first"
-    assert found.diagonal().all()
-
-
-def test_a_map_of_other_lengths_and_of_a_batch_that_mixes() -> None:
-    assert dependency_map(lambda x: x[:, :2, :3], TOKENS).tolist() == [
-        [True, False, False, False, False, False],
-        [False, True, False, False, False, False],
-    ]
-    assert dependency_map(lambda x: x[:, -1:].flip(0), TOKENS).tolist() == [[False] * 5 + [True]]
-    assert not dependency_map(torch.zeros_like, TOKENS).any()
-
-
-@pytest.mark.parametrize("around", [torch.no_grad, contextlib.nullcontext])
-def test_a_map_needs_no_gradients_around_it_and_leaves_none(
-    around: Callable[[], contextlib.AbstractContextManager[None]],
-) -> None:
-    x = TOKENS.clone().requires_grad_()
-    layer = nn.Linear(8, 8, dtype=torch.float64)
-    with around():
-        found = dependency_map(lambda x: layer(x).cumsum(1), x)
-    assert torch.equal(found, LOWER)
-    assert not found.requires_grad
-    assert x.grad is None
-    assert layer.weight.grad is None
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (torch.rand(4, 6), "x must be float (batch, seq, width), but is torch.float32 (4, 6)."),
-        (
-            torch.ones(1, 4, 6, dtype=torch.int64),
-            "x must be float (batch, seq, width), but is torch.int64 (1, 4, 6).",
-        ),
-    ],
-)
-def test_a_map_of_the_wrong_input_says_so(x: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
-        dependency_map(lambda x: x, x)
-
-
-@pytest.mark.parametrize(
-    "fn", [lambda x: (x, x), lambda x: x[0], lambda x: x.sum(), lambda x: x.view(2, 6, 2, 4)]
-)
-def test_a_map_of_the_wrong_output_says_so(fn: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(ValueError, match=r"^fn must return one tensor \(batch, seq_out, width_out"):
-        dependency_map(fn, TOKENS)
