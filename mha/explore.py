@@ -20,7 +20,8 @@ from mha.examples import RecordedHeads
 from mha.heatmaps import MOST, checked, heatmap_picture, in_words, words
 from mha.layout import Layout
 from mha.picture import Label, Picture, Still
-from mha.trace import Steps, trace
+from mha.steps import Steps
+from mha.trace import trace
 
 MOST_FRAMES, MOST_TOKENS, MOST_ELEMENTS = 8, 32, 24
 
@@ -156,7 +157,7 @@ class StrideDiagram(Figure):
 
     Args:
         x: the tensor that the first step starts from.
-        steps: what `trace` recorded; calls that view or copy, one after the other.
+        steps: what `trace` recorded; calls that view or copy `x` or what they made of it.
         num_heads: colours the elements by the head that they belong to.
         axes: names for the axes of `x`.
     """
@@ -389,10 +390,17 @@ def _diagram(x: Tensor, steps: Steps, num_heads: int, axes: Sequence[str]) -> Pi
     if x.numel() > MOST_ELEMENTS:
         raise ValueError(f"x must have at most {MOST_ELEMENTS} elements, but has {x.numel()}.")
     index = {place: i for i, place in enumerate(Layout.of(x).elements())}
+    if not x.numel() or not x.ndim:
+        raise ValueError(f"x must have an axis and an element, but its shape is {tuple(x.shape)}.")
+    if num_heads not in divisors(x.shape[-1], x.shape[-1]):
+        raise ValueError(
+            f"num_heads must be one of {divisors(x.shape[-1], x.shape[-1])}, which divide the last "
+            f"axis of x, {x.shape[-1]}, but is {num_heads}."
+        )
     if sorted(index) != list(range(x.numel())):
         raise ValueError("x must fill its storage from the start; trace its x.clone() instead.")
     heads = [index[place] * num_heads // x.shape[-1] % num_heads for place in range(x.numel())]
-    return stride_picture(panels_of("x", Layout.of(x), axes, steps), heads)
+    return stride_picture(panels_of("x", x, axes, steps), heads)
 
 
 def _split_frame(x: Tensor, num_heads: int, split: Callable[[Tensor, int], Tensor]) -> Frame:
@@ -534,9 +542,7 @@ def _merge_frame(name: str) -> Frame:
     *most, last = steps
     done = most if last.error else steps
     axes = ("1", "num_heads", "seq", "head_dim")
-    picture = stride_picture(
-        panels_of("out_h", Layout.of(out_h), axes, done), [i // 8 for i in range(24)]
-    )
+    picture = stride_picture(panels_of("out_h", out_h, axes, done), [i // 8 for i in range(24)])
     text = f"merge = {name}\n{steps}"
     if last.error:
         lines = [last.call, *textwrap.wrap(last.error, 100)]
