@@ -65,6 +65,11 @@ class _Question(TorchDispatchMode):
         self.data = list(data)  # what the numbers came from and went to; the rest are indices
         self.moved = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler for that, which takes a second."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -113,6 +113,16 @@ def test_importing_mha_loads_torch_and_nothing_else() -> None:
     assert others == shown | behind_trace
 
 
+def test_tracing_loads_no_compiler() -> None:
+    code = """
+import json, sys, torch, mha
+with mha.trace(seq=5):
+    heads = mha.split_heads(torch.rand(2, 5, 12), 3)
+    mha.merge_heads(heads @ heads.mT).softmax(-1)
+print(json.dumps([name for name in sys.modules if name.startswith("torch._dynamo.")]))"""
+    assert in_a_fresh_python(code) == []
+
+
 def test_importing_mha_loads_no_pictures_or_widgets_through_torch_either() -> None:
     heavy = ["matplotlib", "ipywidgets", "IPython", "PIL", "safetensors", "einops", "torch._dynamo"]
     code = (
