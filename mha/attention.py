@@ -36,7 +36,7 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q @ k^T / sqrt(head_dim)), (..., seq_q, seq_k): rows sum to 1, empty rows to 0."""
     # Scale q, not the scores: less work, and in half precision only scaled scores have to fit.
-    scores = (q / q.shape[-1] ** 0.5) @ k.transpose(-1, -2)
+    scores: Tensor = (q / q.shape[-1] ** 0.5) @ k.transpose(-1, -2)
     if mask is None:
         return scores.softmax(dim=-1)
     # An empty row stays open until after the softmax: no NaN, also not in the gradients.

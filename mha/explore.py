@@ -216,9 +216,17 @@ class DependencyMaps(Figure):
 
     Args:
         maps: boolean (seq_out, seq) by name, as `dependency_map` returns them.
+
+    Raises:
+        ValueError: there is none, or they differ in shape or are not boolean.
     """
 
     def __init__(self, maps: dict[str, Tensor]) -> None:
+        kinds = {f"{found.dtype} {tuple(found.shape)}": found.ndim for found in maps.values()}
+        if [*kinds.values()] != [2] or "torch.bool" not in str(kinds):
+            raise ValueError(
+                f"maps must all be boolean (seq_out, seq) of one shape, but are {[*kinds]}."
+            )
         found = torch.stack(list(maps.values()))
         outputs, inputs = (list(map(str, range(size))) for size in found.shape[1:])
         text = "\n".join(

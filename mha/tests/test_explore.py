@@ -330,6 +330,24 @@ def test_dependency_maps_draw_and_say_the_same() -> None:
             assert f"{name}: output {i} depends on inputs {inputs}" in frame.text.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("maps", "found"),
+    [
+        ({}, "[]"),
+        ({"a": torch.ones(3, 5)}, "['torch.float32 (3, 5)']"),
+        ({"a": torch.ones(3) > 0}, "['torch.bool (3,)']"),
+        (
+            {"a": torch.ones(3, 5) > 0, "b": torch.ones(3, 4) > 0},
+            "['torch.bool (3, 5)', 'torch.bool (3, 4)']",
+        ),
+    ],
+)
+def test_maps_that_do_not_stand_side_by_side_are_named(maps: dict[str, Tensor], found: str) -> None:
+    with pytest.raises(ValueError, match="^maps must all be boolean") as caught:
+        explore.DependencyMaps(maps)
+    assert str(caught.value).endswith(f"but are {found}.")
+
+
 def test_a_heatmap_says_every_weight() -> None:
     weights = torch.rand(2, 3, 4, generator=torch.manual_seed(1)).requires_grad_()
     frame = explore.Heatmap(weights, "abc", "wxyz").frame
