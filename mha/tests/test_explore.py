@@ -343,7 +343,7 @@ def test_dependency_maps_draw_and_say_the_same() -> None:
     ],
 )
 def test_maps_that_do_not_stand_side_by_side_are_named(maps: dict[str, Tensor], found: str) -> None:
-    with pytest.raises(ValueError, match="^maps must all be boolean") as caught:
+    with pytest.raises(ValueError, match=r"^maps must all be boolean") as caught:
         explore.DependencyMaps(maps)
     assert str(caught.value).endswith(f"but are {found}.")
 
