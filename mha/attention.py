@@ -107,7 +107,7 @@ def _check_mask(mask: Tensor, shape: tuple[int, int, int], num_heads: int) -> No
         raise TypeError(
             f"mask must be boolean, not {mask.dtype if isinstance(mask, Tensor) else type(mask)}: "
             "True = may attend. Array or list: torch.as_tensor(mask). 0 and 1: mask == 1. "
-            f"0 and -inf: mask == 0. Lengths: torch.arange({shape[2]}) < mask[..., None]."
+            f"0 and -inf, or -3e38: mask == 0. Lengths: torch.arange({shape[2]}) < mask[..., None]."
         )
     if mask.shape != shape:
         hints = {
