@@ -36,7 +36,7 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q @ k^T / sqrt(head_dim)), (..., seq_q, seq_k): rows sum to 1, empty rows to 0."""
     # Scale q, not the scores: less work, and in half precision only scaled scores have to fit.
-    scores = (q / q.shape[-1] ** 0.5) @ k.transpose(-1, -2)
+    scores: Tensor = (q / q.shape[-1] ** 0.5) @ k.transpose(-1, -2)
     if mask is None:
         return scores.softmax(dim=-1)
     # An empty row stays open until after the softmax: no NaN, also not in the gradients.
@@ -107,7 +107,7 @@ def _check_mask(mask: Tensor, shape: tuple[int, int, int], num_heads: int) -> No
         raise TypeError(
             f"mask must be boolean, not {mask.dtype if isinstance(mask, Tensor) else type(mask)}: "
             "True = may attend. Array or list: torch.as_tensor(mask). 0 and 1: mask == 1. "
-            f"0 and -inf: mask == 0. Lengths: torch.arange({shape[2]}) < mask[..., None]."
+            f"0 and -inf, or -3e38: mask == 0. Lengths: torch.arange({shape[2]}) < mask[..., None]."
         )
     if mask.shape != shape:
         hints = {
