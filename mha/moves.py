@@ -61,7 +61,7 @@ def _kind(x: Any) -> Any:
 
 class _Question(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.data: list[Tensor] = []  # where the numbers came from and went to; the rest is indices
         self.moved = False
 
