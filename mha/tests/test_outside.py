@@ -1,6 +1,5 @@
 """Models of other people run under `trace` as they do without it, and every row is right."""
 
-import itertools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -130,8 +129,7 @@ def check(run: Callable[[], Any]) -> list[str]:
 
 
 def outputs(result: Any) -> list[Tensor]:
-    values = result.values() if hasattr(result, "values") else [result]
-    return [x for x in itertools.chain(values) if isinstance(x, Tensor)]
+    return [result] if is_tensor(result) else [x for x in result.values() if is_tensor(x)]
 
 
 @pytest.mark.parametrize("grad", [True, False])

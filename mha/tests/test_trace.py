@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import flex_attention
 
 from mha import multi_head_attention, scaled_dot_product_attention, split_heads
 from mha.layout import Layout
@@ -494,14 +495,14 @@ def strided() -> Tensor:
         lambda: x_()[0].to_sparse_csr().to_dense(),
         lambda: torch.quantize_per_tensor(x_(), 0.1, 0, torch.quint8).clone().dequantize(),
         lambda: torch.view_as_complex(x_().view(2, 5, 6, 2)).conj().clone().real,
-        lambda: torch.masked.masked_tensor(x_(), x_() > 0).sum().to_tensor(0)  # type: ignore[attr-defined],
+        lambda: torch.masked.sum(x_(), mask=x_() > 0),
         lambda: torch.vmap(torch.func.grad(lambda x: x.clone().sum()))(x_()),
         lambda: torch.func.jvp(torch.exp, (x_(),), (x_(),))[1],
         lambda: torch.func.jacrev(lambda x: x.mT.reshape(-1))(x_()[0, :2]),
         lambda: torch.jit.trace(lambda x: x.mT.clone() + 1, (x_(),))(x_()),
         lambda: torch.compile(weights_of, backend="eager", fullgraph=True)(x_()),
         lambda: torch.compile(weights_of, backend="aot_eager", fullgraph=True)(x_()),
-        lambda: torch.nn.attention.flex_attention.flex_attention(x_()[None], x_()[None], x_()[None]),
+        lambda: flex_attention(x_()[None], x_()[None], x_()[None]),
     ],
 )
 def test_whatever_torch_offers_runs_as_without_a_trace(code: Callable[[], Tensor]) -> None:
