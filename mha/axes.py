@@ -51,7 +51,7 @@ def axes_of(name: str, args: Sequence[Any], step: Step, given: Given) -> Names:
         return viewed(_layout(first), first.axes, _layout(step), given)
     moved = given if step.memory == "copied" else {}
     found = positional(names[0], shapes[0], shape, moved)
-    if name in ("cat", "concat", "concatenate") and len({x for x in names}) == 1:
+    if name in ("cat", "concat", "concatenate") and len(set(names)) == 1:
         times = [
             (f"{len(names)}*{n}" if x.isdigit() and not n.isdigit() and x != s else x)
             for x, n, s in zip(found, names[0], map(str, shapes[0]), strict=True)
@@ -95,7 +95,7 @@ def viewed(old: Layout, names: Names, new: Layout, given: Given) -> Names:
         elif longer:
             found.append(_part(longer[0][2], size, given))
         else:  # stride 0 where `expand` repeats
-            found.append(given.get(str(size), str(size)) if stride == 0 != size - 1 else str(size))
+            found.append(given.get(str(size), str(size)) if stride == 0 and size > 1 else str(size))
     return tuple(found)
 
 
@@ -120,7 +120,7 @@ def regrouped(old: Sequence[int], names: Names, new: Sequence[int], given: Given
             continue
         pieces: list[str | None] = []
         inside = [mark for mark in marks if low <= mark <= high]
-        for a, b in zip(inside, inside[1:], strict=False):
+        for a, b in itertools.pairwise(inside):
             bottom, top, name = next(axis for axis in axes if axis[0] <= a and b <= axis[1])
             if (bottom, top) == (a, b):
                 pieces.insert(0, name)

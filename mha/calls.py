@@ -21,7 +21,7 @@ def name_of(func: Any) -> str:
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The call as it was written, `view(2, 5, 3, 4)`; the tensor that it is a method of is left out.
+    """The call as it was written, `view(2, 5, 3, 4)`; the tensor it is a method of is left out.
 
     >>> call_of(torch.Tensor.softmax, (torch.zeros(2, 3),), {"dim": -1, "dtype": None})
     'softmax(dim=-1)'

@@ -1,7 +1,7 @@
 """Whether a torch function only moves numbers or computes some, asked of torch itself."""
 
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,9 +60,9 @@ def _kind(x: Any) -> Any:
 
 
 class _Question(TorchDispatchMode):
-    def __init__(self, data: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.data = list(data)  # what the numbers came from and went to; the rest are indices
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.data: list[Tensor] = []  # where the numbers came from and went to; the rest is indices
         self.moved = False
 
     @classmethod
@@ -99,13 +99,14 @@ def _ask(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
             return x
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
+    name = getattr(func, "__name__", "")
+    question = _Question()
     with _disable_current_modes(), torch.no_grad():
-        args, kwargs = pytree.tree_map(empty, (tuple(args), dict(kwargs)))
-        name = getattr(func, "__name__", "")
-        leading = args[1:] if name == "new_tensor" else (*args, *kwargs.values())
-        question = _Question(next(filter(None, ([*tensors(x)] for x in leading)), []))
-        question.moved = name in MOVES
         try:
+            args, kwargs = pytree.tree_map(empty, (tuple(args), dict(kwargs)))
+            leading = args[1:] if name == "new_tensor" else (*args, *kwargs.values())
+            question.data += next(filter(None, ([*tensors(x)] for x in leading)), [])
+            question.moved = name in MOVES
             with question:
                 func(*args, **kwargs)
         except Exception:  # an operator that computes, or one that needs numbers to know its shape

@@ -73,7 +73,7 @@ class _Recorder(TorchFunctionMode):
 
     def __enter__(self) -> "_Recorder":
         _open_traces(+1)
-        super().__enter__()
+        torch._C._push_on_torch_function_stack(self)
         return self
 
     def __exit__(self, *_: object) -> None:
