@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -57,6 +58,28 @@ def test_requirements_pin_every_dependency_inside_its_range() -> None:
         if name in DECLARED:
             assert DECLARED[name].specifier.contains(exact.version), f"{pin}, {DECLARED[name]}"
     assert str(pinned["torch"].specifier) == "==2.13.0"
+
+
+def test_the_oldest_and_the_newest_versions_come_from_the_same_list() -> None:
+    """`make test-oldest` pins what is declared, so each has one lower bound and nothing else."""
+    if not shutil.which("make"):
+        pytest.skip("there is no make")
+    for which, sign in (("oldest", "=="), ("newest", ">=")):
+        planned = subprocess.run(
+            ["make", "-n", f"test-{which}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        assert "--clear .venv-" + which in planned
+        (extract,) = re.findall(r"sed -n .*pyproject\.toml", planned)
+        wanted = subprocess.run(
+            ["sh", "-c", extract], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        assert wanted.splitlines() == [str(r).replace(">=", sign) for r in DECLARED.values()]
+
+
+def test_the_workflow_runs_the_oldest_and_the_newest() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    assert "make test-${{ matrix.versions }}" in workflow
+    assert re.findall(r"versions: (oldest|newest)$", workflow, re.M) == ["oldest", "newest"]
 
 
 def test_requirements_install_the_package_itself() -> None:
