@@ -8,7 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -126,3 +128,26 @@ def test_the_top_level_is_closed() -> None:
         pytest.skip(f"no git repository to ask: {error}")
     tops = {path.split("/")[0] for path in done.stdout.splitlines()}
     assert {top for top in tops if top[0] != "."} <= TOP_LEVEL
+
+
+# ---- places and time
+
+
+def test_a_cell_that_takes_too_long_is_one_failure(tmp_path: Path) -> None:
+    """The cells that follow are not run, and are no failures, whether or not they would pass."""
+    shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
+    cells = [new_code_cell(code) for code in ("1", "import time\n\ntime.sleep(60)", "2", "1 / 0")]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "slow.ipynb")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-rs"),
+            *("--rootdir", tmp_path, "--nbval-lax", "--nbval-cell-timeout=2", "--numprocesses=0"),
+            tmp_path / "slow.ipynb",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"= 1 failed, 1 passed, 2 skipped in ", done.stdout), done.stdout
+    assert "Timeout of 2 seconds exceeded executing cell" in done.stdout
+    assert "an earlier cell of this notebook took too long" in done.stdout
