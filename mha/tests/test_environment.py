@@ -1,6 +1,7 @@
 """The files that install the series agree with each other, and the top level stays closed."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -131,6 +133,21 @@ def test_the_top_level_is_closed() -> None:
 
 
 # ---- places and time
+
+SETUP = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4).cells[2].source
+
+
+def test_the_set_up_cell_is_silent_where_the_home_folder_cannot_be_written(tmp_path: Path) -> None:
+    """And another warning of matplotlib is still seen."""
+    file = tmp_path / "file"
+    file.touch()
+    other = 'import logging\n\nlogging.getLogger("matplotlib").warning("another warning")'
+    nb = new_notebook(cells=[new_code_cell(SETUP), new_code_cell(other)])
+    home = {"HOME": str(file / "home"), "MPLCONFIGDIR": str(file / "matplotlib")}
+    NotebookClient(nb, kernel_name="python3", timeout=60).execute(env={**os.environ, **home})
+    silent, loud = nb.cells
+    assert silent.outputs == []
+    assert [output.text for output in loud.outputs] == ["another warning\n"]
 
 
 def test_a_cell_that_takes_too_long_is_one_failure(tmp_path: Path) -> None:

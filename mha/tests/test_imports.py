@@ -145,7 +145,7 @@ def test_the_package_is_small() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert lines[PACKAGE / "attention.py"] <= 120
     exercises = sum(n for path, n in lines.items() if path.parent.name == "check")
-    assert sum(lines.values()) - exercises <= 1850, lines
+    assert sum(lines.values()) - exercises <= 2300, lines
     assert exercises <= 1250, lines
     assert not {"utils", "util", "helpers", "common", "misc"} & {path.stem for path in MODULES}
 
