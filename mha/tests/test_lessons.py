@@ -16,7 +16,7 @@ LESSONS = {
     path.stem: nbformat.read(path, as_version=4)
     for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 }
-SETUP = LESSONS["00_start_here"].cells[2].source.removeprefix("%matplotlib inline\n")
+SETUP = LESSONS["00_start_here"].cells[2].source.removesuffix("\n\n%matplotlib inline")
 
 
 class Asked(NamedTuple):
