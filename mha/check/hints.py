@@ -32,7 +32,6 @@ HINTS = {
     "elementwise": "Every output row sums over all keys; that is a matrix product.",
     "plain mean": "The weights decide how much of each row of v goes into the average.",
     "averaged twice": "The weights sum to 1: this sum is the average already.",
-    ".T": ".T reverses every axis; transpose(-1, -2) swaps the last two.",
     "k and v swapped": "Scores come from q and k; what is averaged is v.",
     "q and k swapped": "Rows of the scores are queries, so q comes first in the product.",
     "v forgotten": "k decides where to look; what is averaged is v.",

@@ -32,7 +32,7 @@ def _weights_with(**parts: object) -> Answer:
     return lambda q, k: attend_with(**parts)(q, k, torch.eye(k.shape[1]))  # type: ignore[arg-type]
 
 
-WEIGHTS = {**SCALES, **SOFTMAX, ".T": {"turn": lambda k: k.permute(2, 1, 0)}}
+WEIGHTS = {**SCALES, **SOFTMAX}
 attention_weights = Exercise(
     "attention_weights",
     right_weights,

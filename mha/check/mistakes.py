@@ -22,7 +22,6 @@ def causal(seq_q: int, seq_k: int, shift: int = 0) -> Tensor:
 def attend_with(
     given: Callable[..., Sequence[Tensor]] = lambda q, k, v: (q, k, v),
     enter: Callable[[Tensor], Tensor] = lambda x: x,
-    turn: Callable[[Tensor], Tensor] = lambda k: k.transpose(-1, -2),
     scale: Callable[[Tensor, Tensor], float] = lambda q, k: math.sqrt(q.shape[-1]),
     always: Callable[[Tensor], Tensor] = lambda s: s,
     block: Callable[[Tensor, Tensor], Tensor] = lambda s, mask: s.masked_fill(~mask, -math.inf),
@@ -34,7 +33,7 @@ def attend_with(
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = map(enter, given(q, k, v))
-        scores = always(q @ turn(k) / scale(q, k))
+        scores = always(q @ k.transpose(-1, -2) / scale(q, k))
         if mask is None:
             return leave(normalize(scores) @ v)
         return leave(after(normalize(block(scores, mask)), mask) @ v)
@@ -167,7 +166,6 @@ ATTENTION: Parts = {
     **SCALES,
     **SOFTMAX,
     **ORDERS,
-    ".T": {"turn": lambda k: k.permute(*reversed(range(k.ndim)))},
     "always causal": {
         "always": lambda s: s.masked_fill(~causal(s.shape[-2], s.shape[-1]), -math.inf)
     },
@@ -187,7 +185,7 @@ MASKS: Parts = {
 }
 # Alone they have a name; two at once cost each first failing check the time to run them.
 RARE = {
-    *(".T", "no softmax", "scale multiplied", "scale by seq", "first mask for all", *ORDERS),
+    *("no softmax", "scale multiplied", "scale by seq", "first mask for all", *ORDERS),
     *("repeat for repeat_interleave", *(f"wrong split of {x}" for x in "qkv")),
 }
 HEADS: Parts = {
@@ -211,14 +209,11 @@ CAUSAL_HEADS: Parts = {
         name: {"merge": MERGES[name]}
         for name in ("view raises", "mean over heads", "sum over heads", "one head only")
     },
-    **{
-        name: parts for name, parts in HEAD_ATTENTION.items() if name not in (".T", "always causal")
-    },
+    **{name: parts for name, parts in HEAD_ATTENTION.items() if name != "always causal"},
     **MASKS,
 }
 MULTI_HEADS: Parts = {
     **CAUSAL_HEADS,
-    ".T": ATTENTION[".T"],
     "always causal": ATTENTION["always causal"],
     "mask without heads axis": {"heads_axis": lambda mask, num_heads: mask},
     "repeat for repeat_interleave": {

@@ -154,7 +154,7 @@ def test_the_package_is_small() -> None:
     assert lines[PACKAGE / "attention.py"] <= 120
     exercises = sum(n for path, n in lines.items() if path.parent.name == "check")
     assert sum(lines.values()) - exercises <= 1850, lines
-    assert exercises <= 1250, lines
+    assert exercises <= 1850, lines
     assert not {"utils", "util", "helpers", "common", "misc"} & {path.stem for path in MODULES}
 
 
