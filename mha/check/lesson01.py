@@ -15,7 +15,7 @@ weighted_average = Exercise(
         (weights(2, 5, 5), random(2, 5, 4)),
         (weights(2, 5, 5, seed=1), random(2, 5, 4, seed=1)),
         (weights(2, 3, 3), random(2, 3, 3)),
-        (weights(3, 4, 1).mT, random(3, 1, 4, seed=1).mT),
+        (spread(weights(3, 1, 4)), spread(random(3, 4, 5))),
     ],
     {
         "not transposed": lambda w, v: w.mT @ v,

@@ -54,6 +54,7 @@ one_head = Exercise(
         "counts from 1": lambda x, head, n: right_split(x, n)[:, head - 1],
         "first head always": lambda x, head, n: right_split(x, n)[:, 0],
         "num_heads ignored": lambda x, head, n: x,
+        "num_heads and head_dim swapped": lambda x, head, n: x[..., head * n : (head + 1) * n],
         "slice of tokens": lambda x, head, n: x.tensor_split(n, dim=1)[head],
         "one feature": lambda x, head, n: x[..., head : head + 1],
         "axis of size 1 left": lambda x, head, n: right_split(x, n)[:, head : head + 1],
@@ -67,8 +68,6 @@ one_head = Exercise(
             ..., (head + 1) * (x.shape[2] // n) : (head + 2) * (x.shape[2] // n)]),
         ("next head", lambda x, head, n: right_split(x, n)[:, head + 1]),
         ("first head always", lambda x, head, n: x[..., : x.shape[2] // n]),
-        # the slice as wide as there are heads
-        ("num_heads and head_dim swapped", lambda x, head, n: x[..., head * n : (head + 1) * n]),
     ],
     exact=True,
 )  # fmt: skip

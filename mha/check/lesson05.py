@@ -87,7 +87,7 @@ scaled_dot_product_attention = Exercise(
         (spread(random(3, 1, 4)), *qkv(3, 5, 4)[1:], random_mask(1, 5)),
     ],
     one_at_a_time(attend_with, ATTEND),
-    two_at_once(attend_with, ATTEND),
+    two_at_once(attend_with, ATTEND, masked=True),
 )
 masked_softmax = Exercise(
     "masked_softmax",

@@ -22,17 +22,25 @@ from mha.check.mistakes import (
     no_transpose,
     one_at_a_time,
     two_at_once,
+    two_wrong_splits,
     wrong_merge,
 )
 from mha.check.verdict import Exercise
+
+
+def _fused_kernel(q: Tensor, k: Tensor, v: Tensor, n: int, mask: Tensor | None = None) -> Tensor:
+    """The mask without its heads axis, given to torch's own attention."""
+    qh, kh, vh = (split_heads(x, n) for x in (q, k, v))
+    return merge_heads(F.scaled_dot_product_attention(qh, kh, vh, mask))
+
 
 multi_head_attention = Exercise(
     "multi_head_attention",
     right_attention,
     [
         (*qkv(1, 3, 4), 2),
-        (*qkv(2, 5, 12), 3),
-        (*qkv(2, 5, 12, seed=1), 3),
+        (random(2, 4, 12), *qkv(2, 5, 12)[1:], 3),
+        (random(2, 4, 12, seed=1), *qkv(2, 5, 12, seed=1)[1:], 3),
         (*qkv(2, 5, 12), 3, random_mask(2, 5, 5)),
         (random(2, 4, 12), *qkv(2, 5, 12)[1:], 3, random_mask(2, 4, 5)),
         (*qkv(3, 5, 12), 3, random_mask(3, 5, 5)),
@@ -42,7 +50,17 @@ multi_head_attention = Exercise(
     ],
     one_at_a_time(multi_head_with, MULTI_HEADS),
     [
-        *two_at_once(multi_head_with, MULTI_HEADS),
+        *two_at_once(multi_head_with, MULTI_HEADS, masked=True),
+        *two_wrong_splits(multi_head_with),
+        # in the words of other functions, which also take more than masked_fill does
+        (
+            "mask without heads axis",
+            multi_head_with(
+                heads_axis=lambda mask, num_heads: mask,
+                block=lambda s, mask: torch.where(mask, s, -1e9),
+            ),
+        ),
+        ("mask without heads axis", _fused_kernel),
         *(
             ("(d h) order", multi_head_with(split=dh_split, **parts))
             for parts in [{}, *MULTI_HEADS.values()]
@@ -62,7 +80,7 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
 def _module(d_model: int = 12, num_heads: int = 3, seed: int = 0) -> nn.MultiheadAttention:
     """A module whose parts can be used, but which cannot be called."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(1000 + seed)
         module = nn.MultiheadAttention(d_model, num_heads, batch_first=True, dtype=torch.float32)
         nn.init.normal_(module.in_proj_bias)
         nn.init.normal_(module.out_proj.bias)
@@ -143,6 +161,7 @@ match_torch = Exercise(
         ("weight not transposed", _match(leave_with=_untransposed)),
         ("weight not transposed", _match(_untransposed, leave_with=_untransposed)),
         *two_at_once(_match, {**MATCH, **SCALES, **MASKS}),
+        *two_wrong_splits(_match),
     ],
 )
 

@@ -42,9 +42,9 @@ ablate_head = Exercise(
     "ablate_head",
     lambda out_h, head: _ablated(out_h, lambda heads: heads != head),
     [
-        (random(1, 3, 2, 4) + 5, 1),
-        (random(2, 3, 5, 4) + 5, 2),
-        (random(2, 3, 5, 4, seed=1) + 5.1, 2),
+        (random(1, 4, 2, 3) + 5, 1),
+        (random(2, 5, 3, 4) + 5, 2),
+        (random(2, 5, 3, 4, seed=1) + 5.1, 2),
         (random(2, 5, 3, 4).transpose(1, 2) + 5, 0),
         (random(3, 1, 1, 4) + 5, 0),
         (random(3, 3, 3, 3) + 5, 1),

@@ -23,6 +23,7 @@ from mha.check.mistakes import (
     one_at_a_time,
     turned,
     two_at_once,
+    two_wrong_splits,
 )
 from mha.check.verdict import Exercise
 
@@ -74,7 +75,8 @@ fused_qkv = Exercise(
         (name, _fused_with(**parts))
         for name in (*SQUARE, "mask reversed")
         for parts in MISALIGNED[name]
-    ],
+    ]
+    + two_wrong_splits(_fused_with),
 )
 
 
@@ -194,7 +196,7 @@ attend_along_rows = Exercise(
         (random(2, 3, 5, 4, seed=1),),
         (random(2, 3, 3, 4),),
         (spread(random(3, 4, 1, 5)),),
-        (spread(random(3, 1, 4, 5)),),
+        (spread(random(1, 1, 4, 5)),),
     ],
     {
         "columns attend": lambda x: turned(_rows_with()(turned(x))),
@@ -212,7 +214,7 @@ decode = Exercise(
     "decode",
     _causal_with(),
     [
-        (random(1, 1, 4), *qkv(1, 3, 4)[1:], 2),
+        (random(1, 1, 4), *qkv(1, 4, 4)[1:], 2),
         (random(2, 3, 12), *qkv(2, 5, 12)[1:], 3),
         (random(2, 3, 12, seed=1), *qkv(2, 5, 12, seed=1)[1:], 3),
         (random(2, 4, 6), *qkv(2, 4, 6)[1:], 2),
@@ -226,5 +228,6 @@ decode = Exercise(
         (name, _causal_with(**parts))
         for name in (*CORNERS, "mask reversed")
         for parts in MISALIGNED[name]
-    ],
+    ]
+    + two_wrong_splits(_causal_with),
 )

@@ -24,7 +24,7 @@ def attend_with(
     enter: Callable[[Tensor], Tensor] = lambda x: x,
     scale: Callable[[Tensor, Tensor], float] = lambda q, k: math.sqrt(q.shape[-1]),
     always: Callable[[Tensor], Tensor] = lambda s: s,
-    block: Callable[[Tensor, Tensor], Tensor] = lambda s, mask: s.masked_fill(~mask, -math.inf),
+    block: Callable[[Tensor, Tensor], Tensor] = lambda s, mask: _minus_inf(s, mask),
     normalize: Callable[[Tensor], Tensor] = lambda s: s.softmax(dim=-1),
     after: Callable[[Tensor, Tensor], Tensor] = lambda attn_weights, mask: attn_weights,
     leave: Callable[[Tensor], Tensor] = lambda out: out,
@@ -69,13 +69,37 @@ def one_at_a_time(build: Callable[..., Answer], parts: Parts) -> dict[str, Answe
     return {name: build(**replaced) for name, replaced in parts.items()}
 
 
-def two_at_once(build: Callable[..., Answer], parts: Parts) -> list[tuple[str, Answer]]:
-    """A wrong answer for each two common mistakes in different parts, named by the first."""
-    return [
-        (one, build(**parts[one], **parts[other]))
+def two_at_once(
+    build: Callable[..., Answer], parts: Parts, masked: bool = False
+) -> list[tuple[str, Answer]]:
+    """A wrong answer for each two common mistakes in different parts, named by the first.
+
+    Where there may be a mask, each softmax over another axis comes twice: a column of the scores
+    that is all -inf gives NaN, one of -1e9 does not.
+    """
+    pairs = [
+        (one, {**parts[one], **parts[other]})
         for one, other in itertools.combinations([x for x in parts if x not in RARE], 2)
         if not parts[one].keys() & parts[other].keys()
     ]
+    if masked:
+        over = [(name, x) for name, x in [*parts.items(), *pairs] if "normalize" in x]
+        pairs += [(name, {**x, "block": _finite(x.get("block", _minus_inf))}) for name, x in over]
+    return [(name, build(**replaced)) for name, replaced in pairs]
+
+
+def _minus_inf(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(~mask, -math.inf)
+
+
+def _finite(block: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda scores, mask: block(scores, mask).clamp(min=-1e9)
+
+
+def two_wrong_splits(build: Callable[..., Answer]) -> list[tuple[str, Answer]]:
+    """Two of q, k and v split wrongly, and one as it should be."""
+    splits = [[split_heads if i == j else wrong_split for i in range(3)] for j in range(3)]
+    return [("wrong split", build(split=split)) for split in splits]
 
 
 def turned(x: Tensor) -> Tensor:

@@ -99,10 +99,9 @@ class Exercise:
         return self.exact and isinstance(got, Tensor) and not torch.equal(expected, got)
 
     def _mistake(self, got: Sequence[Any], passes: Sequence[bool]) -> str | None:
-        """The mistake that explains every result, or else the one that explains most wrong ones.
+        """The mistake that explains every result, or else most wrong ones and at least two.
 
-        Most are enough only for tensors, as any wrong bool is like many others, and only for one
-        mistake; of two at once the first wrong result has to be what they give.
+        Most are enough only for tensors, as any wrong bool is like many others.
         """
         first = passes.index(False)
         if got[first] == _CHANGED:
@@ -115,10 +114,9 @@ class Exercise:
         singles = known[: len(self.mistakes)]
         explained = [sum(_same(results[i], got[i]) for i in wrong) for _, results in singles]
         most = max(explained)
-        if most and explained.count(most) == 1:
+        if most > max(1, len(wrong) / 2) and explained.count(most) == 1:
             return known[explained.index(most)][0]
-        alike = [name for name, results in known if _same(results[first], got[first])]
-        return alike[0] if alike and isinstance(got[first], Tensor) else None
+        return None
 
     @functools.cached_property
     def _expected(self) -> list[Any]:
