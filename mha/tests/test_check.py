@@ -70,8 +70,10 @@ def token_by_token(q: Tensor, k: Tensor, v: Tensor, num_heads: int) -> Tensor:
 
 
 def ask_module(module: nn.MultiheadAttention, x: Tensor, mask: Tensor | None = None) -> Any:
+    twin = nn.MultiheadAttention(module.embed_dim, module.num_heads, batch_first=True)
+    twin.load_state_dict(module.state_dict())
     ignore = None if mask is None else (~mask).repeat_interleave(module.num_heads, dim=0)
-    return module(x, x, x, attn_mask=ignore)[0]
+    return twin(x, x, x, attn_mask=ignore)[0]
 
 
 def count_multiplications(batch: int, seq: int, d_model: int, num_heads: int) -> Any:
@@ -189,7 +191,7 @@ RIGHT: dict[str, tuple[Exercise, Answer]] = {
     "partial": (SPLIT, functools.partial(split)),
     "inference mode": (SPLIT, torch.inference_mode()(split)),
     "parameter": (SPLIT, lambda x, n: nn.Parameter(split(x, n))),
-    "rounded": (SPLIT, lambda x, n: split(x, n) * (1 + 1e-6)),
+    "rounded": (ATTEND, lambda q, k, v: sdpa(q, k, v) * (1 + 1e-6)),
     "reused memory": (SPLIT, split_in_place),
     "flatten": (MERGE, lambda x: x.permute(0, 2, 1, 3).flatten(2)),
     "merge by einops": (MERGE, lambda x: rearrange(x, "b h s d -> b s (h d)")),

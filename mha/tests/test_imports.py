@@ -13,6 +13,7 @@ import mha
 
 PACKAGE = Path(mha.__file__).parent
 MODULES = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("check/*.py")])
+LESSONS = [f"check/lesson{number:02}" for number in range(1, 11)]
 
 # Beyond the standard library. A module may import those that stand above it, so there is no cycle.
 MAY_IMPORT = {
@@ -33,8 +34,15 @@ MAY_IMPORT = {
     "check/hints": set[str](),
     "check/mistakes": {"torch", "mha.attention"},
     "check/verdict": {"torch", "mha.check.hints"},
-    "check/exercises": {"torch", "mha.attention", "mha.check.mistakes", "mha.check.verdict"},
-    "check/__init__": {"mha.check.exercises", "mha.check.verdict"},
+    "check/inputs": {"torch"},
+    **{
+        lesson: {
+            "torch", "mha.attention", "mha.check.inputs", "mha.check.mistakes", "mha.check.verdict",
+        }
+        for lesson in LESSONS
+    },
+    "check/__init__": {*(f"mha.{lesson.replace('/', '.')}" for lesson in LESSONS),
+                       "mha.check.verdict"},
     "explore": {
         "torch", "ipywidgets", "matplotlib", "mha.attention", "mha.diagrams", "mha.examples",
         "mha.heatmaps", "mha.layout", "mha.picture", "mha.steps", "mha.trace",
@@ -164,7 +172,7 @@ def test_the_package_is_small() -> None:
     assert lines[PACKAGE / "attention.py"] <= 120
     exercises = sum(n for path, n in lines.items() if path.parent.name == "check")
     assert sum(lines.values()) - exercises <= 3000, lines
-    assert exercises <= 1250, lines
+    assert exercises <= 2400, lines
     assert not {"utils", "util", "helpers", "common", "misc"} & {path.stem for path in MODULES}
 
 
