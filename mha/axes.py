@@ -20,11 +20,25 @@ PRODUCTS = {
 KEEP_ORDER = {"clone", "contiguous", "flatten", "ravel", "reshape", "reshape_as", "to"}
 
 
-def axes_of(name: str, args: Sequence[Any], step: Step, given: Given) -> Names:
-    """A name for each axis of what a call returned, from the axes of the steps that went in."""
+def axes_of(
+    name: str, args: Sequence[Any], step: Step, given: Given, known: dict[Any, Names]
+) -> Names:
+    """A name for each axis of what a call returned, from the axes of the steps that went in.
+
+    Layers repeat: what was found is looked up in `known`, and added to it.
+    """
     inputs = [x for x in step.inputs if _is_plain(x)]
     if not inputs or not _is_plain(step):
         return sized(step.shape or (), given)
+    equation = args[0] if args and isinstance(args[0], str) else ""
+    seen = [(x.shape, x.strides, x.offset, x.axes, x.storage is step.storage) for x in inputs]
+    key = name, equation, step.memory, step.shape, step.strides, step.offset, *seen
+    if key not in known:
+        known[key] = _find(name, equation, step, inputs, given)
+    return known[key]
+
+
+def _find(name: str, equation: str, step: Step, inputs: Sequence[Step], given: Given) -> Names:
     shape, first = step.shape or (), inputs[0]
     for x in inputs:
         if x.storage is step.storage is not None:
@@ -42,7 +56,7 @@ def axes_of(name: str, args: Sequence[Any], step: Step, given: Given) -> Names:
         return (*names[0], names[1][-1])
     if name == "scaled_dot_product_attention":
         return (*names[0][:-1], names[2][-1])
-    if name == "einsum" and len(letters := _letters(args)) == len(names) + 1:
+    if name == "einsum" and len(letters := _letters(equation)) == len(names) + 1:
         called = dict(zip("".join(letters[:-1]), itertools.chain(*names), strict=False))
         return tuple(called[letter] for letter in letters[-1])
     if _broadcast(shapes) == shape:
@@ -203,9 +217,9 @@ def _layout(x: Step) -> Layout:
     return Layout(x.shape or (), x.strides or (), x.offset)
 
 
-def _letters(args: Sequence[Any]) -> list[str]:
+def _letters(equation: str) -> list[str]:
     """The axes in an equation of einsum, where it names all of them."""
-    equation = args[0].replace(" ", "") if args and isinstance(args[0], str) else ""
+    equation = equation.replace(" ", "")
     return [] if "." in equation or "->" not in equation else equation.replace("->", ",").split(",")
 
 

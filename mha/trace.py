@@ -68,6 +68,7 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.steps = Steps()
         self.names = names
+        self.axes: dict[Any, tuple[str, ...]] = {}  # what axes_of found
         self.made: dict[int, tuple[weakref.ref[Tensor], Step]] = {}  # by the id of the tensor
         self.storages: dict[int, StorageWeakRef] = {}  # while one is here, no other gets its place
 
@@ -164,7 +165,7 @@ class _Recorder(TorchFunctionMode):
             text = f"{call}[{i}]" if len(returned) > 1 else call
             step = self._step(text, x, memory, inputs)
             if self.names and step.shape:
-                step = replace(step, axes=axes_of(name, args, step, self.names))
+                step = replace(step, axes=axes_of(name, args, step, self.names, self.axes))
             self.made[id(x)] = weakref.ref(x), step
             self.steps.append(step)
 
@@ -174,7 +175,7 @@ class _Recorder(TorchFunctionMode):
         if step is None or ref is None or ref() is not x:
             step = self._step("outside", x)
             if self.names and step.shape:
-                step = replace(step, axes=axes_of("outside", (), step, self.names))
+                step = replace(step, axes=axes_of("outside", (), step, self.names, self.axes))
             self.made[id(x)] = weakref.ref(x), step
         return step
 
