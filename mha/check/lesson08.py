@@ -43,10 +43,9 @@ ablate_head = Exercise(
     lambda out_h, head: _ablated(out_h, lambda heads: heads != head),
     [
         (random(1, 4, 2, 3) + 5, 1),
-        (random(2, 5, 3, 4) + 5, 2),
-        (random(2, 5, 3, 4, seed=1) + 5.1, 2),
+        (random(3, 5, 4, 2) + 5, 2),
+        (random(3, 5, 4, 2, seed=1) + 5.1, 2),
         (random(2, 5, 3, 4).transpose(1, 2) + 5, 0),
-        (random(3, 1, 1, 4) + 5, 0),
         (random(3, 3, 3, 3) + 5, 1),
     ],
     {

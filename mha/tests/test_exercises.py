@@ -253,8 +253,8 @@ RIGHT: dict[str, list[Answer]] = {
     ],
     "element": [
         lambda index, strides, offset: offset + sum(map(operator.mul, index, strides)),
-        lambda index, strides, offset: offset + math.sumprod(index, strides)
-        if hasattr(math, "sumprod") else offset + sum(map(math.prod, zip(index, strides))),  # noqa: B905
+        lambda index, strides, offset: offset + sum(
+            map(math.prod, zip(index, strides, strict=True))),
         lambda index, strides, offset: int(np.dot(index, strides)) + offset,
         lambda index, strides, offset: torch.tensor(index) @ torch.tensor(strides) + offset,
         lambda index, strides, offset: functools.reduce(
@@ -658,7 +658,7 @@ WRONG: dict[str, list[tuple[str | None, Answer]]] = {
         ("not transposed", lambda w, v: torch.bmm(w.transpose(1, 2), v)),
         ("plain mean", lambda w, v: v.mean(1)[:, None].repeat(1, w.shape[1], 1)),
         (None, lambda w, v: (w @ v).softmax(-1)),
-        (None, lambda w, v: v[0].expand(len(v), -1, -1).new_tensor(0) + w @ v[:1]),
+        (None, lambda w, v: w @ v[:1]),
         (None, lambda w, v: (w @ v).mean(1)),
         (None, lambda w, v: v.gather(1, w.argmax(-1)[..., None].expand(-1, -1, v.shape[2]))),
         (None, rolled(torch.matmul, 1)),
