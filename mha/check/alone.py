@@ -16,6 +16,7 @@ import random
 import sys
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
@@ -31,7 +32,22 @@ GRACE = 0.5  # seconds to end in, once told to
 
 
 class Stopped(BaseException):
-    """Ends an answer that takes too long. Not an Exception, which an answer may catch."""
+    """Ends an answer that takes too long.
+
+    Not an Exception, which an answer may catch. Where it is caught all the same, by a bare except,
+    it comes again at the next line: being made in the answer's thread, it can see to that.
+    """
+
+    def __init__(self) -> None:
+        frame = sys._getframe().f_back
+        while frame and not frame.f_globals.get("__name__", "").startswith("mha.check"):
+            frame.f_trace = _stop_again
+            frame = frame.f_back
+        sys.settrace(lambda *event: None)  # without one, that of a frame is not called
+
+
+def _stop_again(frame: types.FrameType, event: str, argument: Any) -> NoReturn:
+    raise Stopped
 
 
 class _Thread(threading.Thread):
@@ -43,19 +59,18 @@ def inside() -> bool:
     return isinstance(threading.current_thread(), _Thread)
 
 
-def running() -> bool:
-    """Whether an answer goes on that could not be stopped."""
-    return any(isinstance(thread, _Thread) for thread in threading.enumerate())
-
-
-def alone(function: Callable[[], T], seconds: float = float("inf")) -> T | None:
-    """What a function returns, called in a new thread; None where it had to be stopped.
+def alone(function: Callable[[], T], seconds: float = float("inf")) -> T:
+    """What a function returns, called in a new thread.
 
     A single call into C cannot be stopped: a thread that is in one is left to end later, and one
     that does not let other threads run is waited for.
+
+    Raises:
+        TimeoutError: It takes longer; `args` says whether it runs on.
     """
     results: list[T] = []
     errors: list[BaseException] = []
+    done = threading.Event()
 
     def run() -> None:
         try:
@@ -65,27 +80,35 @@ def alone(function: Callable[[], T], seconds: float = float("inf")) -> T | None:
             pass
         except BaseException as error:
             errors.append(error)
+        finally:
+            done.set()
 
     thread = _Thread(target=run, daemon=True)
     end = time.monotonic() + seconds
     thread.start()
     try:
-        while thread.is_alive() and time.monotonic() < end:
-            thread.join(0.05)  # in short steps: on Windows an interrupt waits for the end of one
+        # In short steps: on Windows an interrupt waits for the end of one. And not by join, which
+        # takes a thread for dead when an interrupt comes.
+        while not done.wait(0.05) and time.monotonic() < end:
+            pass
     finally:
-        _stop(thread)
+        _stop(thread, done)
     if errors:
         raise errors[0]
-    return results[0] if results else None
+    if not results:
+        raise TimeoutError(not done.is_set())
+    return results[0]
 
 
-def _stop(thread: threading.Thread) -> None:
-    """Raise `Stopped` in a thread, again and again: a bare except may catch it once."""
+def _stop(thread: threading.Thread, done: threading.Event) -> None:
+    """Raise `Stopped` in a thread until it ends."""
     end = time.monotonic() + GRACE
-    while thread.is_alive() and time.monotonic() < end:
+    while not done.is_set() and time.monotonic() < end:
         ident = ctypes.c_ulong(thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Stopped))
-        thread.join(0.01)
+        done.wait(0.01)
+    if done.is_set():
+        thread.join()
 
 
 def neutral() -> None:
@@ -96,7 +119,7 @@ def neutral() -> None:
     torch.default_generator.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
-    logging.disable()
+    _set_logging(logging.CRITICAL)
     warnings.simplefilter("always")
     torch.set_warn_always(True)
     builtins.input = sys.breakpointhook = _nobody_answers
@@ -161,6 +184,11 @@ def _set_determinism(value: tuple[bool, bool]) -> None:
         torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
+def _set_logging(level: int) -> None:
+    if level != logging.root.manager.disable:  # clears a cache of every logger
+        logging.disable(level)
+
+
 def _folder() -> str:
     try:
         return os.getcwd()
@@ -202,8 +230,8 @@ SETTINGS: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
     (os.environ.copy, _set_environment),
     (_folder, os.chdir),
     (_figures, _set_figures),
-    (lambda: logging.root.manager.disable, logging.disable),
-    (logging.root.handlers.copy, lambda handlers: setattr(logging.root, "handlers", handlers)),
+    (lambda: logging.root.manager.disable, _set_logging),
+    (lambda: logging.root.handlers[:], lambda x: setattr(logging.root, "handlers", x)),
     _attribute(builtins, "input"),
     _attribute(sys, "breakpointhook"),
 ]

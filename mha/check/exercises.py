@@ -154,6 +154,7 @@ split_heads = Exercise(
         (_numbered(2, 4, 6).transpose(1, 2), 2),
     ],
     SPLITS,
+    views=True,
 )
 head_of = Exercise(
     "head_of",
@@ -177,6 +178,7 @@ one_head = Exercise(
         "slice of tokens": lambda x, head, n: x.tensor_split(n, dim=1)[head],
         "one feature": lambda x, head, n: x[..., head : head + 1],
     },
+    views=True,
 )
 
 # 04 attend per head

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mha.check import alone
+import mha.check.alone as alone
 from mha.check.hints import ERRORS, HINTS, SLIPS, TASKS
 
 Answer = Callable[..., Any]
@@ -53,7 +53,7 @@ KINDS: dict[Any, str] = {
     types.CoroutineType: "a coroutine",
     types.NoneType: "None",
 }
-MOST = 100_000  # numbers of a result that are looked at; no right one has as many
+MOST = 10_000  # numbers of a result that are looked at; no right one has as many
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
         """Mark an answer, a function."""
         mine = f"my_{self.name}"
         if alone.inside():
-            text = f"check.{self.name} is called inside a function that it checks"
-            raise RuntimeError(f"{text}: move the call out of it, to the left margin")
+            raise RuntimeError(f"check.{self.name} stands inside the function; move it out")
         if not callable(answer):
             text = f"Pass your function itself, not its result, {type(answer).__name__}"
             return Verdict(False, None, f"{text}: check.{self.name}({mine}).")
@@ -146,17 +145,19 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
         with alone.sealed() as (printed, warned):
             if broken := self._prepare():
                 return Verdict(False, None, f"{BROKEN} {broken}")
-            with alone.little_memory():
-                alone.alone(lambda: self._try(answer, got, slopes, warned), alone.LIMIT)
+            runs_on = False
+            try:
+                with alone.little_memory():
+                    alone.alone(lambda: self._try(answer, got, slopes, warned), alone.LIMIT)
+            except TimeoutError as late:
+                runs_on = late.args[0]
             if len(got) < len(self._calls):
-                running = " It cannot be stopped and still runs: restart the kernel."
-                hint = f"{SLIPS['too slow']}{running * alone.running()}"
+                hint = f"After {alone.LIMIT:g} seconds it is not done. Does each loop end?"
+                hint += " It cannot be stopped and runs on: restart the kernel." * runs_on
                 return self._not_yet("too slow", hint, len(got))
             if all(x.value is None for x in got):
                 return self._nothing(answer, printed)
-            return alone.alone(lambda: self._compare(got, slopes[:1])) or self._not_yet(
-                "too slow", SLIPS["too slow"], 0
-            )
+            return alone.alone(lambda: self._compare(got, slopes[:1]))
 
     def example(self, number: int) -> tuple[Any, ...]:
         """The arguments of one of the calls that the check makes, for you to try.
@@ -211,7 +212,7 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
         """What to say to an answer that only gives None."""
         with contextlib.suppress(ValueError):  # closed by the answer
             printed.flush()
-            if printed.buffer.tell():
+            if printed.tell():
                 return self._not_yet("print for return", SLIPS["print for return"], 0)
         text = f"Waiting for your answer: my_{self.name} returns None so far."
         return Verdict(False, None, text + " Is a return missing?" * _works(answer))
@@ -233,7 +234,7 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
             return self._not_yet("remembers a call", SLIPS["remembers a call"], first, difference)
         alike = [name for name, known in self._known if _alike(known[first], wrong.value)]
         if alike:
-            advice = f"on this input it looks like {alike[0]}, on others not. {HINTS[alike[0]]}"
+            advice = f"on this input it looks like {alike[0]}, not on all. {HINTS[alike[0]]}"
         return self._not_yet(None, advice, first, difference)
 
     def _not_yet(
@@ -253,20 +254,22 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
         """The mistake that explains every result, or else most wrong ones and at least two.
 
         Most are enough only for tensors, as any wrong bool is like many others, and only for one
-        mistake. A result of NaN alone, which many mistakes give, is no evidence.
+        name. A result of NaN alone, which many mistakes give, is no evidence.
         """
         if got[passes.index(False)] == _CHANGED:
             return "changes its input"
         wrong = [i for i, right in enumerate(passes) if not right]
         for name, known in self._known:
-            if all(map(_same, known, got)) and not all(_only_nan(got[i]) for i in wrong):
+            if all(map(_same, known, got)) and not all(_is_nan(got[i], all) for i in wrong):
                 return name
-        wrong = [i for i in wrong if i < len(self.inputs)]  # the last repeats one of them
-        singles = self._known[: len(self.mistakes)]
-        explained = [sum(_alike(known[i], got[i]) for i in wrong) for _, known in singles]
-        most = max(explained, default=0)
-        if most > max(1, len(wrong) / 2) and explained.count(most) == 1:
-            return singles[explained.index(most)][0]
+        # The last call repeats one of the others.
+        wrong = [i for i in wrong if i < len(self.inputs) and isinstance(got[i], Tensor)]
+        for known in (self._known[: len(self.mistakes)], self._known):
+            explained = [sum(_alike(results[i], got[i]) for i in wrong) for _, results in known]
+            most = max(explained, default=0)
+            names = {name for (name, _), n in zip(known, explained, strict=True) if n == most}
+            if most > max(1, len(wrong) / 2) and len(names) == 1:
+                return names.pop()
         return None
 
     @functools.cached_property
@@ -332,8 +335,8 @@ def _slopes(function: Answer, args: tuple[Any, ...]) -> list[Tensor] | None:
     try:
         result = function(*given)
         # All different: the gradient of the sum of a softmax is 0.
-        weights = torch.arange(result.numel(), device="cpu").view(result.shape) % 7 - 3.0
-        slopes = torch.autograd.grad(result, leaves, weights.to(result.dtype), allow_unused=True)
+        weights = torch.arange(result.numel(), device="cpu").view(result.shape) % 7 - 3
+        slopes = torch.autograd.grad((result * weights).sum(), leaves, allow_unused=True)
     except alone.Stopped:
         raise
     except BaseException:
@@ -354,8 +357,10 @@ def _kind(result: Any) -> str:
     if isinstance(result, Tensor):
         if type(result) not in (Tensor, nn.Parameter):
             return f"a tensor of type {type(result).__name__}"
-        if result.is_nested or result.layout != torch.strided:
-            return "a nested tensor" if result.is_nested else "a sparse tensor"
+        if result.is_nested or result.is_quantized:
+            return "a nested tensor" if result.is_nested else "a quantized tensor"
+        if result.layout != torch.strided:
+            return "a sparse tensor"
         if result.device.type != "cpu":
             return f"a tensor on {result.device}"
         return "a tensor" if result.ndim else "a tensor of one number"
@@ -382,7 +387,7 @@ def _settled(result: Any, room: list[int] | None = None) -> Any:
     if isinstance(result, list | tuple):
         room[0] -= len(result)
         if room[0] < 0:
-            return _Failure(f"got {_kind(result)} of more than {MOST:,} values")
+            raise OverflowError(f"more than {MOST:,} values")
         return [_settled(x, room) for x in result]
     if isinstance(result, int | float):
         float(result)  # raises where it is too large to compare
@@ -422,11 +427,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def _alike(known: Any, got: Any) -> bool:
     """Whether a tensor is what a mistake gives, and more than NaN."""
-    return isinstance(got, Tensor) and not _only_nan(got) and _same(known, got)
-
-
-def _only_nan(x: Any) -> bool:
-    return isinstance(x, Tensor) and not x.is_meta and bool(x.isnan().all())
+    return isinstance(got, Tensor) and _same(known, got) and not _is_nan(got, all)
 
 
 def _close(a: Tensor, b: Tensor) -> Tensor:
@@ -465,14 +466,15 @@ def _slip_behind(
             except TypeError:
                 hint = f"It takes {takes}, and is called with {len(args)} arguments."
                 return "wrong number of parameters", hint
+    if isinstance(error, UnboundLocalError):
+        return "no value yet", SLIPS["no value yet"]
     if isinstance(error, NameError | AttributeError) and error.name:
         known = dir(error.obj) if isinstance(error, AttributeError) else dir(builtins)
         if isinstance(error, NameError) and frame is not None:
             known = [*frame.f_locals, *frame.f_globals, *known]
         near = difflib.get_close_matches(error.name, known, n=1)
-        if near or isinstance(error, NameError):
-            advice = f"Did you mean {near[0]}?" if near else SLIPS["unknown name"]
-            return "unknown name", f"{error.name} is not defined. {advice}"
+        hint = f"{error.name}: did you mean {near[0]}?" if near else SLIPS["unknown name"]
+        return "unknown name", hint
     for name, pattern in ERRORS.items():
         if re.search(pattern, said):
             return name, SLIPS[name]
@@ -513,7 +515,7 @@ def _slip(expected: _Outcome, got: _Outcome) -> tuple[str, str] | None:
         hint = SLIPS.get(f"{got.kind}, not {expected.kind}", SLIPS.get(got.kind, ""))
         asked = f"{expected.kind[0].upper()}{expected.kind[1:]} is asked for."
         return f"returns {got.kind}", f"{asked} {hint}".strip()
-    if _has_nan(value) and not _has_nan(expected.value):
+    if _is_nan(value, any) and not _is_nan(expected.value, any):
         return "NaN", SLIPS["NaN"]
     return None
 
@@ -523,9 +525,11 @@ def _group(value: Any) -> type:
     return float if type(value) is int else type(value)
 
 
-def _has_nan(value: Any) -> bool:
+def _is_nan(value: Any, quantifier: Callable[[Any], bool]) -> bool:
+    """Whether any or all of a result is NaN."""
     if isinstance(value, Tensor):
-        return not value.is_meta and bool(value.isnan().any())
+        floats = value.dtype in (torch.float32, torch.float64) and not value.is_meta
+        return floats and bool(quantifier(value.isnan().flatten().tolist()))
     return isinstance(value, float) and math.isnan(value)
 
 

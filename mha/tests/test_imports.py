@@ -27,9 +27,10 @@ MAY_IMPORT = {
     "cost": {"torch", "mha.attention"},
     "check/hints": set[str](),
     "check/mistakes": {"torch", "mha.attention"},
-    "check/verdict": {"torch", "mha.check.hints"},
+    "check/alone": {"numpy", "torch"},
+    "check/verdict": {"numpy", "torch", "mha.check.alone", "mha.check.hints"},
     "check/exercises": {"torch", "mha.attention", "mha.check.mistakes", "mha.check.verdict"},
-    "check/__init__": {"mha.check.exercises", "mha.check.verdict"},
+    "check/__init__": {"mha.check.alone", "mha.check.exercises", "mha.check.verdict"},
     "explore": {
         "torch", "ipywidgets", "matplotlib", "mha.attention", "mha.diagrams", "mha.examples",
         "mha.heatmaps", "mha.layout", "mha.picture", "mha.trace",
@@ -146,7 +147,7 @@ def test_the_package_is_small() -> None:
     assert lines[PACKAGE / "attention.py"] <= 120
     exercises = sum(n for path, n in lines.items() if path.parent.name == "check")
     assert sum(lines.values()) - exercises <= 1850, lines
-    assert exercises <= 1250, lines
+    assert exercises <= 2000, lines
     assert not {"utils", "util", "helpers", "common", "misc"} & {path.stem for path in MODULES}
 
 
