@@ -130,7 +130,7 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
 `check.{name}.example(0)` is a tuple of arguments to try it on."""
 
     def __repr__(self) -> str:
-        return f"{self.__doc__}"
+        return f"check.{self.name}(my_{self.name}); help(check.{self.name}) shows the task"
 
     def __call__(self, answer: Any) -> Verdict:
         """Mark an answer, a function."""

@@ -1009,7 +1009,7 @@ def test_help_shows_the_task_and_hides_the_answer(
     assert asked[1] in shown
     assert "Return" in shown
     assert f"check.{exercise.name}(my_{exercise.name})" in shown
-    assert "Return" in repr(exercise)
+    assert f"help(check.{exercise.name})" in repr(exercise)
     assert [name for name in vars(exercise) if name == "right"] == []
     assert not hasattr(exercise, "right")
     assert HINTS.keys().isdisjoint(GENERAL)
