@@ -110,6 +110,7 @@ class Exercise:
         variants: more wrong answers, such as two mistakes at once, each under one of these names.
         views: whether the result is to share the memory of an argument; a copy passes with a
             remark.
+        exact: numbers only move, so none may change, not even in the last bit.
     """
 
     def __init__(
@@ -121,9 +122,11 @@ class Exercise:
         variants: Sequence[tuple[str, Answer]] = (),
         *,
         views: bool = False,
+        exact: bool = False,
     ) -> None:
         self.name, self._right, self.inputs = name, right, inputs
-        self.mistakes, self.variants, self.views = mistakes, variants, views
+        self.mistakes, self.variants = mistakes, variants
+        self.views, self.exact = views, exact
         self.__doc__ = f"""{TASKS.get(name, "An exercise.")}
 
 Write the function and let the check call it: `check.{name}(my_{name})`.
@@ -218,7 +221,9 @@ Write the function and let the check call it: `check.{name}(my_{name})`.
         return Verdict(False, None, text + " Is a return missing?" * _works(answer))
 
     def _compare(self, got: Sequence[_Outcome], slopes: Sequence[Any]) -> Verdict:
-        passes = [_equal(one, other) for one, other in zip(self._expected, got, strict=True)]
+        passes = [
+            _equal(one, other, self.exact) for one, other in zip(self._expected, got, strict=True)
+        ]
         if all(passes):
             text = f"Right. my_{self.name} gives what it should on all {len(self.inputs)} inputs."
             remarks = [*self._copies(got), *(x for s in slopes for x in self._cuts(s))]
@@ -408,8 +413,11 @@ def _unchanged(before: Any, after: Any) -> bool:
     return callable(before) or bool(before == after)
 
 
-def _equal(expected: _Outcome, got: _Outcome) -> bool:
-    return not isinstance(got.value, _Failure) and _same(expected.value, got.value)
+def _equal(expected: _Outcome, got: _Outcome, exact: bool = False) -> bool:
+    one, other = expected.value, got.value
+    if isinstance(other, _Failure) or not _same(one, other):
+        return False
+    return not exact or not isinstance(one, Tensor) or torch.equal(one, other)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -560,7 +568,8 @@ def _difference(expected: Any, got: Any) -> tuple[str, list[str]]:
         return SHAPE, [f"expected shape {tuple(expected.shape)}, got {tuple(got.shape)}"]
     if expected.dtype != got.dtype:
         return DTYPE, [f"expected dtype {expected.dtype}, got {got.dtype}"]
-    *row, at = (~_close(expected, got)).nonzero()[0].tolist()
+    off = ~_close(expected, got)
+    *row, at = (off if off.any() else expected != got).nonzero()[0].tolist()
     here = tuple(row)
     return NUMBERS, [
         f"at {[*row, at]}: {_versus(expected[here][at].item(), got[here][at].item())}",
@@ -571,8 +580,9 @@ def _difference(expected: Any, got: Any) -> tuple[str, list[str]]:
 def _versus(expected: Any, got: Any, at: int = 0) -> str:
     """Both values, with as many digits as it takes to see that they differ."""
     one, other = (_value(x, at) for x in (expected, got))
-    if one == other:
-        one, other = (_value(x, at, digits=6) for x in (expected, got))
+    for digits in (6, 9):
+        if one == other:
+            one, other = (_value(x, at, digits=digits) for x in (expected, got))
     return f"expected {one}, got {other}"
 
 

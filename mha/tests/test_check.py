@@ -601,6 +601,15 @@ def test_a_result_in_place_of_the_function_is_recognised(given: Any) -> None:
     assert_fails(MERGE, given, f"Pass your function itself, {text}")
 
 
+def test_numbers_that_only_move_may_not_change_in_the_last_bit() -> None:
+    numbers = [(torch.arange(1.0, 5.0),)]
+    for exact in (False, True):
+        flip = Exercise("flip", lambda x: x.flip(0), numbers, {}, exact=exact)
+        assert flip(lambda x: x.flip(0)).passed
+        assert flip(lambda x: x.flip(0) * (1 + 1e-6)).passed is not exact
+    assert_fails(flip, lambda x: x.flip(0) * (1 + 1e-6), "expected 4, got 4.00000")
+
+
 def test_an_exercise_that_breaks_says_so_and_is_tried_again() -> None:
     error = ODD["error"][0]
     broken = Exercise("broken", lambda x: error() if fails else x, [(1,)], {"no scale": error})
