@@ -1,5 +1,7 @@
 # make lab        open the lessons in JupyterLab
 # make test       run every test, and every cell of every notebook
+# make test-oldest, test-newest
+#                 the same, with the oldest versions that pyproject.toml allows, or the newest of all
 # make check      format, lint, types
 # make slides     present a lesson in JupyterLab, large and alone; LESSON=notebooks/...
 # make handouts   write the lessons as web pages that need no kernel into handouts/
@@ -20,7 +22,7 @@ TORCH_INDEX ?=
 FIRST := notebooks/00_start_here.ipynb
 LESSON ?= $(FIRST)
 PY := .venv/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check
+PIP = $(PY) -m pip --disable-pip-version-check
 INSTALLED := .venv/.installed
 CHECKERS := .venv/.checkers
 # JupyterLab's settings for a projector.
@@ -31,7 +33,7 @@ ROOT := $(if $(filter 0,$(shell id -u)),--allow-root --no-browser)
 SIGN = $(PY) -m nbformat.sign --log-level=WARN notebooks/*.ipynb
 SHOW = $(PY) -m jupyterlab --log-level=WARN --ip=$(IP) --port=$(PORT) $(ROOT)
 
-.PHONY: lab slides handouts test check notebooks clean
+.PHONY: lab slides handouts test test-oldest test-newest check notebooks clean
 
 lab: $(INSTALLED)
 	$(SIGN)
@@ -49,6 +51,17 @@ handouts: $(INSTALLED)
 test: $(INSTALLED)
 	$(PY) -m pytest --nbval
 
+# Each makes a new environment from the lower bounds in pyproject.toml, as == or as >=.
+test-oldest test-newest: PY = .venv-$*/bin/python
+test-oldest test-newest: test-%:
+	$(PYTHON) -m venv --clear .venv-$*
+	sed -n 's/^ *"\(.*\)>=\(.*\)",$$/\1$(if $(filter oldest,$*),==,>=)\2/p' pyproject.toml \
+		> .venv-$*/wanted.txt
+	$(if $(TORCH_INDEX),$(PIP) install --no-deps --index-url $(TORCH_INDEX) \
+		"$$(grep '^torch' .venv-$*/wanted.txt)")
+	$(PIP) install -r .venv-$*/wanted.txt -e .
+	$(PY) -m pytest --nbval
+
 check: $(CHECKERS)
 	$(PY) -m ruff format --check
 	$(PY) -m ruff check
@@ -58,7 +71,7 @@ notebooks: $(INSTALLED)
 	$(PY) notebooks/refresh.py write
 
 clean:
-	rm -rf .venv handouts build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .venv-newest handouts build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -prune -exec rm -rf {} +
 

@@ -4,7 +4,6 @@ Heads are not a loop. They are one more batch axis, so any single-head attention
 becomes multi-head between `split_heads` and `merge_heads` (Vaswani et al. 2017, section 3.2).
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -37,13 +36,12 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q @ k^T / sqrt(head_dim)), (..., seq_q, seq_k): rows sum to 1, empty rows to 0."""
     # Scale q, not the scores: less work, and in half precision only scaled scores have to fit.
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+    scores: Tensor = (q / q.shape[-1] ** 0.5) @ k.transpose(-1, -2)
     if mask is None:
         return scores.softmax(dim=-1)
     # An empty row stays open until after the softmax: no NaN, also not in the gradients.
     empty = ~mask.any(dim=-1, keepdim=True)
-    scores = scores.masked_fill(~(mask | empty), -math.inf)
-    return scores.softmax(dim=-1).masked_fill(empty, 0.0)
+    return scores.masked_fill(~(mask | empty), -torch.inf).softmax(dim=-1).masked_fill(empty, 0.0)
 
 
 def scaled_dot_product_attention(
@@ -76,18 +74,14 @@ def multi_head_attention(
         (batch, seq_q, d_value); zeros for a query that may attend to nothing.
 
     Raises:
-        TypeError: `num_heads` is not an int, or the mask is not boolean.
-        ValueError: sizes disagree, or `num_heads` does not divide a width.
+        TypeError, ValueError: `num_heads` or the mask is of another type, or sizes do not fit.
 
     >>> multi_head_attention(*torch.randn(3, 2, 5, 12), num_heads=3).shape
     torch.Size([2, 5, 12])
     """
     _check_heads(num_heads, q=q, k=k, v=v)
-    _check_same("batch", q=q.shape[0], k=k.shape[0], v=v.shape[0])
-    _check_same("seq_k", k=k.shape[1], v=v.shape[1])
-    _check_same("d_model", q=q.shape[2], k=k.shape[2])
     if mask is not None:
-        _check_mask(mask, (q.shape[0], q.shape[1], k.shape[1]))
+        _check_mask(mask, (q.shape[0], q.shape[1], k.shape[1]), num_heads)
         mask = mask.unsqueeze(1)  # one more batch axis here too: the same mask for every head
     qh, kh, vh = split_heads(q, num_heads), split_heads(k, num_heads), split_heads(v, num_heads)
     return merge_heads(attend(qh, kh, vh, mask))
@@ -99,22 +93,28 @@ def _check_heads(num_heads: int, **tensors: Tensor) -> None:
     for name, x in tensors.items():
         if x.ndim != 3:
             raise ValueError(f"{name} must be (batch, seq, width), but is {tuple(x.shape)}.")
-        width = x.shape[2]
-        if num_heads < 1 or width % num_heads:
+        if (width := x.shape[2]) % max(num_heads, 1) or num_heads < 1:
             fits = [n for n in range(1, width + 1) if width % n == 0]
             raise ValueError(f"num_heads={num_heads} must divide {name}'s width {width}: {fits}.")
+    for axis, size, owners in (0, "batch", "qkv"), (1, "seq_k", "kv"), (2, "d_model", "qk"):
+        found = {name: x.shape[axis] for name, x in tensors.items() if name in owners}
+        if found and min(found.values()) != max(found.values()):
+            raise ValueError(f"{size} must be the same, but is {found}.")
 
 
-def _check_same(size: str, **found: int) -> None:
-    if min(found.values()) != max(found.values()):
-        raise ValueError(f"{size} must be the same, but is {found}.")
-
-
-def _check_mask(mask: Tensor, shape: tuple[int, int, int]) -> None:
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be boolean, True = may attend, not {mask.dtype}: mask == 1?")
-    if mask.shape != shape:
-        raise ValueError(
-            f"mask must be (batch, seq_q, seq_k) = {shape}, but is {tuple(mask.shape)}. Causal: "
-            f"mask.expand{shape}. Padding, (batch, seq_k): mask[:, None].expand{shape}."
+def _check_mask(mask: Tensor, shape: tuple[int, int, int], num_heads: int) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean, not {mask.dtype if isinstance(mask, Tensor) else type(mask)}: "
+            "True = may attend. Array or list: torch.as_tensor(mask). 0 and 1: mask == 1. "
+            f"0 and -inf, or -3e38: mask == 0. Lengths: torch.arange({shape[2]}) < mask[..., None]."
         )
+    if mask.shape != shape:
+        hints = {
+            2: f"Causal: mask.expand{shape}. Padding, (batch, seq_k): mask[:, None].expand{shape}.",
+            3: f"Sizes 1: mask.expand{shape}. Folded heads: mask.unflatten(0, (-1, {num_heads})).",
+            4: f"One for all heads: mask[:, 0].expand{shape}. One for each head: "
+            "attend=lambda q, k, v, _: scaled_dot_product_attention(q, k, v, mask).",
+        }
+        found, hint = tuple(mask.shape), hints.get(mask.ndim, hints[3])
+        raise ValueError(f"mask must be (batch, seq_q, seq_k) = {shape}, but is {found}. {hint}")

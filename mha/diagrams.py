@@ -4,13 +4,22 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from mha import style
 from mha.layout import Layout
 from mha.picture import BOX, HIGH, Cell, Label, Picture, fitting
-from mha.trace import Step
+from mha.steps import Step
 
 WIDTH, LEFT, GAP = 760, 86, 12
-ORDER_KEEPING = {"clone", "contiguous", "flatten", "reshape"}
+# Copies that leave the elements in the order of their indices.
+ORDER_KEEPING = {"clone", "contiguous", "flatten", "ravel", "reshape", "reshape_as", "to"}
+REFUSALS = {
+    "copied": "it moves numbers to an order that shape and strides do not tell; a stride diagram "
+    f"follows views, and copies by {', '.join(sorted(ORDER_KEEPING))}.",
+    "same, written": "it writes new numbers into the storage; a stride diagram follows old ones.",
+    "new": "it makes new numbers; a stride diagram follows old ones.",
+}
 
 
 @dataclass(frozen=True)
@@ -98,32 +107,61 @@ def _draw(
     return top + rows * HIGH + 8
 
 
-def panels_of(title: str, start: Layout, axes: Sequence[str], steps: Iterable[Step]) -> list[Panel]:
+def panels_of(title: str, start: Tensor, axes: Sequence[str], steps: Iterable[Step]) -> list[Panel]:
     """The panels of a trace, for as long as its calls only view or copy what it started from.
 
     Args:
         title: the name of the first tensor.
-        start: its layout; it fills its storage, whose elements are numbered from 0.
+        start: the first tensor; it fills its storage, whose elements are numbered from 0.
         axes: a name for each of its axes.
-        steps: what `trace` recorded, each call on the result of the one before.
+        steps: what `trace` recorded; each on `start` or on the result of any step among them.
 
     Returns:
-        One panel for `start` and one for each step.
+        One panel for `start` and one for each step, which says what it was made of where that is
+        not the panel above it.
 
     Raises:
-        ValueError: a step fails, or computes new numbers, which have no place in the storage.
+        ValueError: `axes` does not fit, or a step fails, starts from another tensor, or puts
+            numbers where shape and strides do not tell.
     """
-    panels = [Panel(title, start, axes, range(start.numel))]
-    for step in steps:
-        before = panels[-1]
-        layout, storage = Layout(step.shape, step.strides, step.offset), before.storage
-        if step.memory == "copied" and step.call.split("(")[0] in ORDER_KEEPING:
-            moved = zip(layout.elements(), before.layout.elements(), strict=True)
-            storage = [before.storage[place] for _, place in sorted(moved)]
-        elif step.memory != "same":
-            reason = step.error or "it makes new numbers; a stride diagram follows old ones."
-            raise ValueError(f"{step.call}: {reason}")
-        panels.append(
-            Panel(step.call, layout, step.axes or tuple(map(str, step.shape)), storage, step.memory)
+    if len(axes) != start.ndim:
+        raise ValueError(
+            f"axes must name the {start.ndim} axes of {title}, whose shape is "
+            f"{tuple(start.shape)}, but is {tuple(axes)}."
         )
+    panels = [Panel(title, Layout.of(start), axes, range(start.numel()))]
+    memory = start.untyped_storage()
+    tapes: dict[int, Sequence[int]] = {memory._cdata: panels[0].storage}
+    made: dict[int, Panel] = {}
+    for step in steps:
+        source = step.inputs[0] if step.inputs else step
+        parent = made.get(id(source))
+        tape = tapes.get(source.storage.cdata) if source.storage else None
+        if step.error:
+            raise ValueError(f"{step.call}: {step.error}")
+        if tape is None:
+            raise ValueError(f"{step.call}: it starts from another tensor than {title}.")
+        layout = Layout(step.shape or (), step.strides or (), step.offset)
+        if not layout.numel:
+            raise ValueError(f"{step.call}: it has no elements that could be drawn.")
+        if step.memory == "copied" and step.call.split("(")[0] in ORDER_KEEPING:
+            before = Layout(source.shape or (), source.strides or (), source.offset)
+            moved = zip(layout.elements(), before.elements(), strict=True)
+            tape = [tape[place] for _, place in sorted(moved)]
+            tapes[step.storage.cdata] = tape
+        elif step.memory != "same":
+            raise ValueError(f"{step.call}: {REFUSALS.get(step.memory, REFUSALS['new'])}")
+        if (
+            parent is None
+            and Layout(source.shape or (), source.strides or (), source.offset) == panels[0].layout
+        ):
+            parent = panels[0]
+        name = (
+            step.call
+            if parent is panels[-1]
+            else f"{step.call} of {parent.title if parent else source.call}"
+        )
+        panel = Panel(name, layout, step.axes or tuple(map(str, layout.shape)), tape, step.memory)
+        made[id(step)] = panel
+        panels.append(panel)
     return panels

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,10 +17,11 @@ from torch import Tensor
 from mha.attention import attention_weights, multi_head_attention, split_heads
 from mha.diagrams import panels_of, stride_picture
 from mha.examples import RecordedHeads
-from mha.heatmaps import heatmap_picture, strongest_links
+from mha.heatmaps import MOST, checked, heatmap_picture, in_words, words
 from mha.layout import Layout
 from mha.picture import Label, Picture, Still
-from mha.trace import Steps, trace
+from mha.steps import Steps
+from mha.trace import trace
 
 MOST_FRAMES, MOST_TOKENS, MOST_ELEMENTS = 8, 32, 24
 
@@ -74,9 +75,10 @@ class Explorer(Figure):
         self, controls: Mapping[str, Sequence[Any]], draw: Callable[..., Frame], **start: Any
     ) -> None:
         for name, options in controls.items():
-            if not 0 < len(options) <= MOST_FRAMES:
+            found = list(options) if isinstance(options, Sized) else []
+            if not 0 < len(found) <= MOST_FRAMES or max(map(found.count, found)) > 1:
                 raise ValueError(
-                    f"{name} must have 1 to {MOST_FRAMES} options, but has {list(options)}."
+                    f"{name} must have 1 to {MOST_FRAMES} options that differ, but has {options}."
                 )
         frames = {place: draw(*place) for place in itertools.product(*controls.values())}
         width = max(frame.picture.width for frame in frames.values())
@@ -155,7 +157,7 @@ class StrideDiagram(Figure):
 
     Args:
         x: the tensor that the first step starts from.
-        steps: what `trace` recorded; calls that view or copy, one after the other.
+        steps: what `trace` recorded; calls that view or copy `x` or what they made of it.
         num_heads: colours the elements by the head that they belong to.
         axes: names for the axes of `x`.
     """
@@ -185,30 +187,25 @@ class Plot(Figure):
 class Heatmap(Figure):
     """Attention weights as maps, with no slider.
 
+    The text has every weight; where there are many, the strongest of each head.
+
     Args:
         weights: (num_heads, seq_q, seq_k); rows are queries, columns are keys.
-        queries: seq_q words.
-        keys: seq_k words.
+        queries: seq_q words or ids.
+        keys: seq_k words or ids.
         titles: one a map; "head 0", "head 1" and so on if not given.
     """
 
     def __init__(
-        self,
-        weights: Tensor,
-        queries: Sequence[str],
-        keys: Sequence[str],
-        titles: Sequence[str] | None = None,
+        self, weights: Any, queries: Any = None, keys: Any = None, titles: Any = None
     ) -> None:
-        titles = titles or [f"head {head}" for head in range(len(weights))]
-        shown = weights.detach().float().numpy()
-        picture = heatmap_picture(shown, queries, keys, titles=titles, height=300)
-        text = "\n".join(
-            f"{title}: {query} -> "
-            + ", ".join(f"{key} {w:.2f}" for key, w in zip(keys, row, strict=True))
-            for title, rows in zip(titles, shown, strict=True)
-            for query, row in zip(queries, rows, strict=True)
-        )
-        super().__init__(Frame(replace(picture, alt=text), text))
+        text = in_words(weights, queries, keys, titles)
+        size = checked(weights, queries, keys, titles)[0].size
+        if size > MOST:
+            text = f"{size:,} weights; the strongest of each head past the first key\n{text}"
+        height = 300 if size <= MOST else 600
+        picture = heatmap_picture(weights, queries, keys, titles, height=height, alt=text)
+        super().__init__(Frame(picture, text))
 
 
 class DependencyMaps(Figure):
@@ -218,19 +215,34 @@ class DependencyMaps(Figure):
         maps: boolean (seq_out, seq) by name, as `dependency_map` returns them.
     """
 
-    def __init__(self, maps: dict[str, Tensor]) -> None:
-        found = torch.stack(list(maps.values()))
-        outputs, inputs = (list(map(str, range(size))) for size in found.shape[1:])
+    def __init__(self, maps: Mapping[str, Any]) -> None:
+        if not isinstance(maps, Mapping):
+            raise TypeError(
+                f"maps must be maps by name, as {{'mine': found}}, but is {maps!r:.60}."
+            )
+        shapes = {name: tuple(getattr(x, "shape", ())) for name, x in maps.items()}
+        if len({*shapes.values()}) != 1 or any(len(shape) != 2 for shape in shapes.values()):
+            raise ValueError(f"maps must each be (seq_out, seq), of one shape, but are {shapes}.")
+        found, outputs, inputs, names = checked(list(maps.values()), titles=list(maps))
+        if found.dtype != bool:
+            raise TypeError(f"maps must be boolean, but are {found.dtype}: give x != 0.")
+        say = str if found.size <= MOST else _runs
         text = "\n".join(
-            f"{name}: output {i} depends on inputs {row.nonzero().flatten().tolist()}"
-            for name, rows in maps.items()
+            f"{name}: output {i} depends on inputs {say(row.nonzero()[0].tolist())}"
+            for name, rows in zip(names, found, strict=True)
             for i, row in enumerate(rows)
         )
-        height, axes = 250 + 40 * len(maps), ("output", "input")
-        picture = heatmap_picture(
-            found.numpy(), outputs, inputs, list(maps), height=height, alt=text, axes=axes
-        )
+        height, axes = 250 + 40 * len(names), ("output", "input")
+        picture = heatmap_picture(found, outputs, inputs, names, height=height, alt=text, axes=axes)
         super().__init__(Frame(picture, text))
+
+
+def _runs(places: list[int]) -> str:
+    """[0, 1, 2, 5] as [0 to 2, 5]."""
+    first = [i for i in places if i - 1 not in places]
+    last = [i for i in places if i + 1 not in places]
+    runs = (f"{i} to {j}" if i < j else str(i) for i, j in zip(first, last, strict=True))
+    return f"[{', '.join(runs)}]"
 
 
 class SplitExplorer(Explorer):
@@ -267,8 +279,8 @@ class HeadExplorer(Explorer):
         k: projected keys, (batch, seq_k, d_model).
         v: projected values, (batch, seq_k, d_value).
         mask: boolean (batch, seq_q, seq_k), True = may attend.
-        tokens: the seq_k words of the keys, and of the queries if they are as many.
-        num_heads: where the slider starts.
+        tokens: the seq_k words or ids of the keys, and of the queries if they are as many.
+        num_heads: where the slider starts, if not at the first option.
         options: the numbers of heads to choose from; by default up to 8 that divide both widths.
     """
 
@@ -279,30 +291,53 @@ class HeadExplorer(Explorer):
         v: Tensor,
         mask: Tensor | None = None,
         *,
-        tokens: Sequence[str] | None = None,
-        num_heads: int = 1,
+        tokens: Any = None,
+        num_heads: int | None = None,
         options: Sequence[int] | None = None,
     ) -> None:
+        _check_projected(q=q, k=k, v=v)
         seq_q, seq_k = q.shape[1], k.shape[1]
         if max(seq_q, seq_k) > MOST_TOKENS:
             raise ValueError(f"seq must be at most {MOST_TOKENS} tokens, but is {seq_q}, {seq_k}.")
-        if tokens is not None and len(tokens) != seq_k:
-            raise ValueError(f"tokens must be {seq_k} words, one a key, but are {len(tokens)}.")
-        keys = list(tokens or map(str, range(seq_k)))
-        queries = keys if seq_q == seq_k else list(map(str, range(seq_q)))
+        keys = words("tokens", tokens, seq_k, "a key")
+        queries = keys if seq_q == seq_k else None
+        if num_heads is not None:
+            multi_head_attention(q, k, v, num_heads, mask)  # which says why, where it cannot be
         if options is None:
             options = divisors(math.gcd(q.shape[-1], v.shape[-1]))[:MOST_FRAMES]
+            if num_heads is not None and num_heads not in options:
+                options = sorted([*options[: MOST_FRAMES - 1], num_heads])
 
         def draw(n: int) -> Frame:
             return _head_frame(q, k, v, n, mask, queries, keys)
 
-        super().__init__({"num_heads": options}, draw, num_heads=num_heads)
+        start = {} if num_heads is None else {"num_heads": num_heads}
+        super().__init__({"num_heads": options}, draw, **start)
 
     @classmethod
     def of(cls, heads: RecordedHeads, **kwargs: Any) -> "HeadExplorer":
         """Explore a recorded example; the slider starts at the number it was trained with."""
-        kwargs = {"tokens": heads.tokens, "num_heads": heads.num_heads, **kwargs}
+        options = kwargs.get("options")
+        start = heads.num_heads if options is None or heads.num_heads in options else None
+        kwargs = {"tokens": heads.tokens, "num_heads": start, **kwargs}
         return cls(heads.q, heads.k, heads.v, **kwargs)
+
+
+def _check_projected(**tensors: Any) -> None:
+    kinds = {name: getattr(x, "dtype", type(x).__name__) for name, x in tensors.items()}
+    floats = all(isinstance(x, Tensor) and x.is_floating_point() for x in tensors.values())
+    if not floats or len({*kinds.values()}) > 1:
+        raise TypeError(
+            f"q, k, v must be tensors of one floating dtype, but are {kinds}: "
+            "give torch.as_tensor(x).float()."
+        )
+    fixes = {2: " Of one sequence, give {0}[None].", 4: " Merge the heads first: merge_heads({0})."}
+    for name, x in tensors.items():
+        if x.ndim != 3 or not x.numel():
+            raise ValueError(
+                f"{name} must be (batch, seq, d_model), each at least 1, but is "
+                f"{tuple(x.shape)}.{fixes.get(x.ndim, '').format(name)}"
+            )
 
 
 class ScaleExplorer(Explorer):
@@ -314,6 +349,8 @@ class ScaleExplorer(Explorer):
     """
 
     def __init__(self, head_dims: Sequence[int] = (1, 4, 16, 64, 256), seq: int = 8) -> None:
+        _check_sizes(MOST_TOKENS, seq=[seq])
+        _check_sizes(head_dims=head_dims)
         start = head_dims[len(head_dims) // 2]
         controls = {"head_dim": head_dims}
         super().__init__(controls, lambda n: _scale_frame(n, seq), head_dim=start)
@@ -328,9 +365,17 @@ class MaskExplorer(Explorer):
     """
 
     def __init__(self, seq_q: Sequence[int] = (1, 2, 5), seq_k: Sequence[int] = (2, 5)) -> None:
+        _check_sizes(5, seq_q=seq_q, seq_k=seq_k)
         controls = {"mask": list(MASKS), "seq_q": seq_q, "seq_k": seq_k}
         start = {"mask": "causal, lower-right", "seq_q": seq_q[-1], "seq_k": seq_k[-1]}
         super().__init__(controls, _mask_frame, **start)
+
+
+def _check_sizes(most: float = math.inf, **sizes: Sequence[int]) -> None:
+    for name, found in sizes.items():
+        if not found or not all(isinstance(n, int) and 0 < n <= most for n in found):
+            bound = f"from 1 to {most}" if most < math.inf else "of at least 1"
+            raise ValueError(f"{name} must be whole numbers {bound}, but is {list(found)}.")
 
 
 class MergeExplorer(Explorer):
@@ -345,10 +390,17 @@ def _diagram(x: Tensor, steps: Steps, num_heads: int, axes: Sequence[str]) -> Pi
     if x.numel() > MOST_ELEMENTS:
         raise ValueError(f"x must have at most {MOST_ELEMENTS} elements, but has {x.numel()}.")
     index = {place: i for i, place in enumerate(Layout.of(x).elements())}
+    if not x.numel() or not x.ndim:
+        raise ValueError(f"x must have an axis and an element, but its shape is {tuple(x.shape)}.")
+    if num_heads not in divisors(x.shape[-1], x.shape[-1]):
+        raise ValueError(
+            f"num_heads must be one of {divisors(x.shape[-1], x.shape[-1])}, which divide the last "
+            f"axis of x, {x.shape[-1]}, but is {num_heads}."
+        )
     if sorted(index) != list(range(x.numel())):
         raise ValueError("x must fill its storage from the start; trace its x.clone() instead.")
     heads = [index[place] * num_heads // x.shape[-1] % num_heads for place in range(x.numel())]
-    return stride_picture(panels_of("x", Layout.of(x), axes, steps), heads)
+    return stride_picture(panels_of("x", x, axes, steps), heads)
 
 
 def _split_frame(x: Tensor, num_heads: int, split: Callable[[Tensor, int], Tensor]) -> Frame:
@@ -371,7 +423,7 @@ def _head_frame(
     v: Tensor,
     num_heads: int,
     mask: Tensor | None,
-    queries: Sequence[str],
+    queries: Sequence[str] | None,
     keys: Sequence[str],
 ) -> Frame:
     seen: dict[str, Tensor] = {}
@@ -387,17 +439,13 @@ def _head_frame(
         (name, str(tuple(seen[name].shape)), f"strides {seen[name].stride()}")
         for name in ("qh", "attn_weights", "out_h", "out")
     ]
-    weights = seen["attn_weights"][0].detach().float().numpy()
-    links = [
-        f"head {head}: {query} -> {key} {weight:.2f}"
-        for head, (query, key, weight) in enumerate(strongest_links(weights, queries, keys))
-    ]
+    weights = seen["attn_weights"][0]
     text = "\n".join(
         [
             f"num_heads = {num_heads}",
             *("  ".join(row) for row in rows),
             "strongest link past the first key",
-            *links,
+            in_words(weights, queries, keys, most=0),
         ]
     )
     return Frame(heatmap_picture(weights, queries, keys, header=rows, alt=text, largest=510), text)
@@ -494,9 +542,7 @@ def _merge_frame(name: str) -> Frame:
     *most, last = steps
     done = most if last.error else steps
     axes = ("1", "num_heads", "seq", "head_dim")
-    picture = stride_picture(
-        panels_of("out_h", Layout.of(out_h), axes, done), [i // 8 for i in range(24)]
-    )
+    picture = stride_picture(panels_of("out_h", out_h, axes, done), [i // 8 for i in range(24)])
     text = f"merge = {name}\n{steps}"
     if last.error:
         lines = [last.call, *textwrap.wrap(last.error, 100)]

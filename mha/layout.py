@@ -99,20 +99,24 @@ class Layout:
     def expand(self, shape: Sequence[int]) -> Layout:
         """Repeat axes of size 1 by giving them stride 0; new axes may come in front.
 
+        A size of -1 keeps the axis as it is.
+
         Raises:
             ValueError: an axis that is not 1 would change its size.
 
         >>> Layout.contiguous((2, 1, 5, 5)).expand((2, 3, 5, 5)).strides
         (25, 0, 5, 1)
         """
-        new = len(shape) - len(self.shape)
+        asked, new = tuple(shape), len(shape) - len(self.shape)
+        olds = (-1,) * new + self.shape  # so that a new axis of -1 stays negative
+        shape = [old if size == -1 else size for old, size in zip(olds, asked, strict=False)]
         if (
             new < 0
             or min(shape, default=0) < 0
             or any(old not in (1, size) for old, size in zip(self.shape, shape[new:], strict=True))
         ):
             raise ValueError(
-                f"expand: {self.shape} cannot become {tuple(shape)}; only axes of size 1 grow."
+                f"expand: {self.shape} cannot become {asked}; only axes of size 1 grow."
             )
         strides: list[int] = []
         for axis in reversed(range(len(shape))):
@@ -127,20 +131,28 @@ class Layout:
         """The same elements in the same order under another shape, if strides can say it.
 
         Splitting an axis always works. Two neighbours merge only where a step of the first is as
-        long as the whole of the second: `strides[a] == shape[b] * strides[b]`.
+        long as the whole of the second: `strides[a] == shape[b] * strides[b]`. One size may be -1,
+        which stands for what is left.
 
         Raises:
             ValueError: another number of elements, or two axes that cannot merge; the message
-                names them, and the two numbers that disagree.
+                names them, and the two numbers that disagree. Or a -1 that could be any size.
 
         >>> Layout((2, 4, 3, 2), (24, 2, 8, 1)).view((2, 4, 6))
         Traceback (most recent call last):
         ...
         ValueError: view: axes 2 and 3 cannot merge: stride[2] is 8, but size[3]*stride[3] is 2*1.
         """
+        asked, known = tuple(shape), math.prod(size for size in shape if size != -1)
+        if asked.count(-1) > 1 or (-1 in asked and known == self.numel == 0):
+            raise ValueError(
+                f"view: -1 in {asked} could be any size; "
+                "only one size may be left open, and no other be 0."
+            )
+        shape = [self.numel // max(known, 1) if size == -1 else size for size in asked]
         if min(shape, default=0) < 0 or math.prod(shape) != self.numel:
             raise ValueError(
-                f"view: {tuple(shape)} does not have the {self.numel} elements of {self.shape}."
+                f"view: {asked} does not have the {self.numel} elements of {self.shape}."
             )
         if self.numel == 0:
             same = tuple(shape) == self.shape

@@ -2,17 +2,28 @@
 
 import base64
 import io
+import math
+import re
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
+from itertools import pairwise
+from unicodedata import east_asian_width
 
 import numpy as np
+from matplotlib import font_manager, rcParams
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from PIL import Image
 
 from mha import style
 
 BOX, HIGH = 26, 22  # the width and height of a cell
+LETTER = 0.66  # how wide a usual letter is, by the font size
+SMALLEST = 6.5  # the font size below which a long text is shortened
+HATCH = 6
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Map:
-    """A matrix of weights from 0 to 1, drawn as pixels."""
+    """A matrix of weights from 0 to 1, drawn as pixels; NaN is none of them, and hatched."""
 
     x: float
     y: float
@@ -92,12 +103,20 @@ class Picture:
 
     def figure(self) -> Figure:
         """As a matplotlib figure, which shows no element pointed at."""
-        figure = Figure(figsize=(self.width / 100, self.height / 100), dpi=100)
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
+        fonts, lacking = _fonts_for(
+            frozenset("".join(label.text for label in self.labels)), tuple(rcParams["font.family"])
+        )
+        strong = font_manager.findfont(FontProperties(weight="bold"))
+        codes = [f"U+{ord(letter):04X}" for letter in lacking[:6]] + ["…"] * (len(lacking) > 6)
+        note = f"? is {', '.join(codes)}: not in any font here" if lacking else ""
+        height = self.height + 16 * bool(note)
+        figure = Figure(figsize=(self.width / 100, height / 100), dpi=100)
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(height, 0))
         axes.set_axis_off()
         for m in self.maps:
             extent = (m.x, m.x + m.width, m.y + m.height, m.y)
             axes.imshow(_pixels(m.weights), extent=extent, interpolation="nearest", aspect="auto")
+            axes.add_collection(LineCollection(_hatch(m), colors=style.QUIET, linewidths=0.7))
             axes.add_patch(
                 Rectangle((m.x, m.y), m.width, m.height, fill=False, ec=style.QUIET, lw=0.7)
             )
@@ -108,19 +127,23 @@ class Picture:
             axes.text(c.x + BOX / 2, c.y + HIGH / 2 + 4, str(c.element), ha="center", size=8.6)
         for label in self.labels:
             if label.element is None:
+                text = label.text.translate(dict.fromkeys(map(ord, lacking), "?"))
                 axes.text(
                     label.x,
                     label.y,
-                    label.text,
+                    text,
+                    family=fonts,
                     size=label.size * 0.72,
                     color=label.colour,
                     ha={"start": "left", "middle": "center", "end": "right"}[label.anchor],
-                    weight="bold" if label.bold else "normal",
+                    weight="bold" if label.bold and _had(strong, {*text}) == {*text} else "normal",
                     rotation=90 if label.upright else 0,
                     rotation_mode="anchor",
                     parse_math=False,
                 )
-        axes.set(xlim=(0, self.width), ylim=(self.height, 0))
+        if note:
+            axes.text(8, height - 5, note, size=8, color=style.QUIET)
+        axes.set(xlim=(0, self.width), ylim=(height, 0))
         return figure
 
     def png(self) -> bytes:
@@ -156,15 +179,86 @@ class Still(Picture):
         return self.data
 
 
+def letters(text: str) -> float:
+    """How long a text is, in usual letters; those of Chinese and emoji are wider.
+
+    >>> letters("keys"), letters("漢字")
+    (4, 3.0)
+    """
+    return sum(1.5 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
 def fitting(text: str, room: float, most: float = 12) -> float:
     """The font size, up to `most`, at which a text of usual letters is no longer than `room`."""
-    return min(most, room / (0.66 * max(len(text), 1)))
+    return min(most, room / (LETTER * max(letters(text), 1)))
+
+
+def shortened(text: str, room: float) -> str:
+    """A text that would be too small to be read in `room`, with both ends and without its middle.
+
+    >>> shortened("internationalization", 65), shortened("internal", 65)
+    ('interna…ization', 'internal')
+    """
+    most = max(15, int(room / (LETTER * SMALLEST)))
+    if letters(text) <= most:
+        return text
+    keep = next(n for n in range(most // 2, 0, -1) if letters(text[:n] + text[-n:]) < most)
+    return f"{text[:keep]}…{text[-keep:]}"
+
+
+@cache
+def _fonts_for(letters: frozenset[str], first: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Fonts that together have some letters, after the `first` ones, and letters that none has."""
+    files: dict[str, str] = {"": font_manager.findfont(FontProperties(family=first))}
+    for entry in font_manager.fontManager.ttflist:
+        outlines = not re.search("color|resort", entry.name, re.IGNORECASE)  # not pixels, or boxes
+        if outlines and (entry.weight, entry.style) == (400, "normal"):
+            files.setdefault(entry.name, entry.fname)
+    fonts, missing = [*first], set(letters)
+    for name, path in files.items():
+        had = _had(path, missing)
+        if name and had:  # another file of that name may be the one that is used
+            had = _had(font_manager.findfont(FontProperties(family=[name])), missing)
+            fonts.append(name)
+        missing -= had
+        if not missing:
+            break
+    return fonts, sorted(missing)
+
+
+def _had(path: str, letters: set[str]) -> set[str]:
+    try:
+        font = font_manager.get_font(path)
+    except (OSError, RuntimeError):  # not every font is one that matplotlib can read
+        return set()
+    return {letter for letter in letters if font.get_char_index(ord(letter))}
+
+
+def _hatch(m: Map) -> list[list[tuple[float, float]]]:
+    """Slanted lines over the weights of a map that are NaN, from end to end."""
+    lines = []
+    nan = np.isnan(m.weights)
+    rows, columns = (
+        size / count for size, count in zip((m.height, m.width), nan.shape, strict=True)
+    )
+    inside = range(1, len(nan) if nan.any() else 1)
+    starts = [0, *(i for i in inside if (nan[i] != nan[i - 1]).any())]
+    for first, last in pairwise([*starts, len(nan)]):  # rows that are alike are one area
+        top, bottom = m.y + first * rows, m.y + last * rows
+        edges = np.flatnonzero(np.diff(nan[first], prepend=False, append=False)).tolist()
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            left, right = m.x + start * columns, m.x + end * columns
+            for at in range(math.ceil((left + top) / HATCH), int((right + bottom) / HATCH) + 1):
+                x0, x1 = max(left, at * HATCH - bottom), min(right, at * HATCH - top)
+                lines.append([(x0, at * HATCH - x0), (x1, at * HATCH - x1)])
+    return lines
 
 
 def _pixels(weights: np.ndarray) -> np.ndarray:
     """Weights from 0 to 1 as colours, (rows, columns, 3) bytes."""
     levels = np.rint(np.clip(np.nan_to_num(weights), 0, 1) * (style.LEVELS - 1))
     pixels: np.ndarray = np.array(style.HEAT, dtype=np.uint8)[levels.astype(np.intp)]
+    pixels[np.isnan(weights)] = style.NO_WEIGHT
     return pixels
 
 
@@ -175,12 +269,14 @@ def _png(image: Image.Image) -> bytes:
 
 
 def _svg_map(m: Map) -> str:
-    image = Image.fromarray(_pixels(m.weights)).quantize(style.LEVELS)
+    image = Image.fromarray(_pixels(m.weights)).quantize(style.LEVELS + 1)
     data = base64.b64encode(_png(image)).decode()
     box = f'x="{m.x:g}" y="{m.y:g}" width="{m.width:g}" height="{m.height:g}"'
+    path = "".join(f"M{x:g} {y:g}L{u:g} {v:g}" for (x, y), (u, v) in _hatch(m))
+    hatch = f'<path d="{path}" stroke="{style.QUIET}"/>' if path else ""
     return (
         f'<image {box} preserveAspectRatio="none" href="data:image/png;base64,{data}"/>'
-        f'<rect {box} fill="none" stroke="{style.QUIET}"/>'
+        f'<rect {box} fill="none" stroke="{style.QUIET}"/>{hatch}'
     )
 
 

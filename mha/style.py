@@ -20,6 +20,7 @@ HEAT = [
     for level in range(LEVELS)
 ]
 HEAT[0] = (255, 255, 255)
+NO_WEIGHT = (234, 234, 234)  # under the hatching of NaN, and on the scale nowhere
 
 
 def head_colour(head: int) -> str:

@@ -1,105 +1,48 @@
 """Watch the memory of any PyTorch code: shape, strides and storage after every tensor operation."""
 
-import html
-import itertools
+import functools
+import sys
+import threading
 import types
-from collections import UserList
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
-from mha.layout import Layout
+from mha.axes import axes_of
+from mha.calls import call_of, name_of, reason_of
+from mha.moves import moves, tensors
+from mha.steps import Step, Steps
 
-# These move values but compute none, so new memory under them means a copy.
-LAYOUT_CALLS = {
-    "__getitem__", "cat", "clone", "concat", "contiguous", "flatten", "flip", "gather",
-    "index_select", "masked_select", "ravel", "repeat", "repeat_interleave", "reshape",
-    "reshape_as", "roll", "stack", "take", "tile",
-}  # fmt: skip
-VIEW_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag"}
-HEADER = ("call", "shape", "strides", "contiguous", "memory")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One tensor that one operation returned.
-
-    Args:
-        call: the operation as it was written; tensors after the first as their sizes, 2×5×12.
-        shape: its shape.
-        strides: its strides in elements.
-        offset: where in its storage it begins, in elements.
-        contiguous: whether its elements lie in storage in the order of their indices.
-        memory: "same" as one of the inputs, "copied" by a layout call, or "new" numbers;
-            "-" where there is no memory to compare, as on the meta device.
-        axes: a name for each axis, as far as the sizes given to `trace` tell them apart.
-        error: why the call failed, for the last step of code that raised.
-    """
-
-    call: str
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    offset: int = 0
-    contiguous: bool = False
-    memory: str = "-"
-    axes: tuple[str, ...] = ()
-    error: str = ""
-
-    def cells(self) -> tuple[str, ...]:
-        """The row of this step: one text a column of the table, or the call and its error."""
-        if self.error:
-            return self.call, self.error
-        contiguous = "yes" if self.contiguous else "no"
-        row = (self.call, str(self.shape), str(self.strides), contiguous, self.memory)
-        return (*row, " ".join(self.axes)) if self.axes else row
-
-
-class Steps(UserList[Step]):
-    """The steps that `trace` recorded: a list that prints itself as a table."""
-
-    def header(self) -> tuple[str, ...]:
-        """The titles of the columns; axes have one only where `trace` was given sizes."""
-        return (*HEADER, "axes") if any(step.axes for step in self) else HEADER
-
-    def __repr__(self) -> str:
-        rows = [self.header(), *(step.cells() for step in self)]
-        full = [row for row in rows if len(row) > 2]
-        widths = [max(map(len, column)) for column in itertools.zip_longest(*full, fillvalue="")]
-        widths[0] = max(len(row[0]) for row in rows)
-        return "\n".join(
-            "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
-            for row in rows
-        )
-
-    def _repr_html_(self) -> str:
-        def line(tag: str, row: Sequence[str]) -> str:
-            cells = [f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row]
-            if len(row) == 2:
-                cells[1] = cells[1].replace("<td>", f'<td colspan="{len(self.header()) - 1}">')
-            return f"<tr>{''.join(cells)}</tr>"
-
-        head = line("th", self.header())
-        body = "\n".join(line("td", step.cells()) for step in self)
-        return f"<table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+VIEW_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data"}
 
 
 @contextmanager
 def trace(**sizes: int) -> Iterator[Steps]:
     """Record every tensor operation inside a `with` block, also of code that you did not write.
 
+    The code runs as it does without it: a fast path of torch stays one call and is one row, and a
+    compiled graph stays compiled. No row have the kernels that inductor makes, other threads, the
+    backward pass, `x.data = y`, NumPy and DLPack; what they make counts as outside. A generator
+    that is suspended inside the block records the code that waits for it.
+
     Args:
-        sizes: names for axes by their sizes, as `batch=2, seq=5`. Sizes that are equal cannot tell
-            axes apart; such an axis gets both names.
+        sizes: names for axes by their sizes, as `batch=2, seq=5`. A tensor from outside is named by
+            its sizes, where equal sizes share their names; a result by the axes it came from.
 
     Yields:
         The steps, which fill as the block runs; after an error, all up to the failing call.
+
+    Raises:
+        TypeError: a size is not a whole number.
 
     >>> x = torch.arange(24).view(1, 4, 6)
     >>> with trace(seq=4, num_heads=3, head_dim=2) as steps:
@@ -109,124 +52,224 @@ def trace(**sizes: int) -> Iterator[Steps]:
     view(1, 4, 3, 2)  (1, 4, 3, 2)  (24, 6, 2, 1)  yes         same    1 seq num_heads head_dim
     transpose(1, 2)   (1, 3, 4, 2)  (24, 2, 6, 1)  no          same    1 num_heads seq head_dim
     """
-    recorder = _Recorder(sizes)
+    names: dict[str, str] = {}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | torch.SymInt):
+            raise TypeError(f"{name} must be a whole number, but is {size!r}; give int({name}).")
+        other = names.get(str(size))
+        names[str(size)] = f"{other}/{name}" if other else name
+    recorder = _Recorder(names)
     with recorder:
         yield recorder.steps
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, sizes: dict[str, int]) -> None:
+    def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__()
         self.steps = Steps()
-        self.names: dict[str, str] = {}  # by the text of a size, as not every size is a plain int
-        for name, size in sizes.items():
-            other = self.names.get(str(size))
-            self.names[str(size)] = f"{other}/{name}" if other else name
+        self.names = names
+        self.made: dict[int, tuple[weakref.ref[Tensor], Step]] = {}  # by the id of the tensor
+        self.storages: dict[int, StorageWeakRef] = {}  # while one is here, no other gets its place
+
+    def __enter__(self) -> "_Recorder":
+        _open_traces(+1)
+        torch._C._push_on_torch_function_stack(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the stack of modes, also from below: generators close in any order."""
+        above = []
+        while torch._C._len_torch_function_stack():
+            mode = torch._C._pop_torch_function_stack()
+            if mode is self:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)
+        _open_traces(-1)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_dynamo_compiling():  # which leaves nothing of this in its graph
+            return func(*args, **kwargs)
+        kind = getattr(func, "__name__", "")
+        if kind == "__set__" or (kind == "__get__" and name_of(func) not in VIEW_PROPERTIES):
+            return func(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             with self:
                 return _opened(func)(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # an outer trace must not see this bookkeeping
-            before = {_storage(x) for x in pytree.tree_leaves((args, kwargs))} - {None}
+        before = self._note(self._look, func, args, kwargs) or []
         try:
             result = func(*args, **kwargs)
         except Exception as error:
-            with torch._C.DisableTorchFunction():
-                reason = _reason(func, args, kwargs, error)
-                self.steps.append(Step(_call(func, args, kwargs), error=reason))
+            self._note(self._fail, func, args, kwargs, before, error)
             raise
-        with torch._C.DisableTorchFunction():
-            self._record(func, args, kwargs, before, result)
+        self._note(self._record, func, args, kwargs, before, result)
         return result
 
-    def _record(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], before: set[Any], result: Any
+    def _note(self, work: Callable[..., Any], func: Any, *args: Any) -> Any:
+        """Do bookkeeping, which no outer trace may see and whose errors may not reach the code."""
+        with torch._C.DisableTorchFunction():
+            try:
+                return work(func, *args)
+            except Exception:
+                if work != self._look:
+                    self.steps.append(Step(f"{name_of(func)}(..)"))
+
+    def _look(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[tuple[Tensor, Step, int]]:
+        """The tensors that go in, the steps that made them, and how often they were written to."""
+        return [(x, self._origin(x), _version(x)) for x in tensors((args, kwargs))]
+
+    def _fail(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        before: list[tuple[Tensor, Step, int]],
+        error: Exception,
     ) -> None:
-        name = _name(func)
-        if func.__name__ == "__get__" and name not in VIEW_PROPERTIES:
+        inputs = tuple(step for _, step, _ in before)
+        reason = reason_of(func, args, kwargs, error)
+        self.steps.append(Step(call_of(func, args, kwargs), error=reason, inputs=inputs))
+
+    def _record(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        before: list[tuple[Tensor, Step, int]],
+        result: Any,
+    ) -> None:
+        name = name_of(func)
+        returned = list(tensors(args[0] if name == "__setitem__" else result))
+        if not returned:
             return
-        written = args[0] if name == "__setitem__" else result
-        tensors = [x for x in pytree.tree_leaves(written) if isinstance(x, Tensor)]
-        for i, x in enumerate(tensors):
-            call = _call(func, args, kwargs) + (f"[{i}]" if len(tensors) > 1 else "")
-            self.steps.append(self._step(call, name, x, before))
+        call = call_of(func, args, kwargs)
+        inputs = tuple(step for _, step, _ in before)
+        for i, x in enumerate(returned):
+            storage = self._storage(x)
+            owners = [(y, n) for y, step, n in before if storage and step.storage is storage]
+            if not _has_memory(x):
+                memory = "-"
+            elif any(_wrote(name, kwargs, y, n) for y, n in owners):
+                memory = "same, written"
+            elif owners:
+                memory = "same"
+            else:
+                memory = "copied" if before and moves(func, args, kwargs) else "new"
+            text = f"{call}[{i}]" if len(returned) > 1 else call
+            step = self._step(text, x, memory, inputs)
+            if self.names and step.shape:
+                step = replace(step, axes=axes_of(name, args, step, self.names))
+            self.made[id(x)] = weakref.ref(x), step
+            self.steps.append(step)
 
-    def _step(self, call: str, name: str, x: Tensor, before: set[Any]) -> Step:
-        shape = tuple(x.shape)
-        axes = tuple(self.names.get(size, size) for size in map(str, shape)) if self.names else ()
-        if x.layout != torch.strided or _storage(x) is None:
-            memory = "-"
-        elif _storage(x) in before:
-            memory = "same"
-        else:
-            memory = "copied" if name in LAYOUT_CALLS else "new"
-        if x.layout != torch.strided:
-            return Step(call, shape, axes=axes)
-        offset = int(x.storage_offset())
-        return Step(call, shape, x.stride(), offset, x.is_contiguous(), memory, axes)
+    def _origin(self, x: Tensor) -> Step:
+        """The step that made `x`, or one for a tensor from outside."""
+        ref, step = self.made.get(id(x), (None, None))
+        if step is None or ref is None or ref() is not x:
+            step = self._step("outside", x)
+            if self.names and step.shape:
+                step = replace(step, axes=axes_of("outside", (), step, self.names))
+            self.made[id(x)] = weakref.ref(x), step
+        return step
+
+    def _step(self, call: str, x: Tensor, memory: str = "-", inputs: tuple[Step, ...] = ()) -> Step:
+        storage = self._storage(x)
+        if x.layout != torch.strided or x.is_nested:
+            shape = None if x.layout == torch.strided else tuple(x.shape)
+            return Step(call, shape, memory=memory, inputs=inputs, storage=storage)
+        shape, strides, offset = tuple(x.shape), tuple(x.stride()), int(x.storage_offset())
+        contiguous = x.is_contiguous()
+        return Step(
+            call, shape, strides, offset, contiguous, memory, inputs=inputs, storage=storage
+        )
+
+    def _storage(self, x: Tensor) -> StorageWeakRef | None:
+        """What identifies the storage of `x` while the trace or any of its steps is there."""
+        try:
+            storage = x.untyped_storage()
+        except RuntimeError:  # it has none, as inside of vmap
+            return None
+        if storage._cdata not in self.storages:
+            self.storages[storage._cdata] = StorageWeakRef(storage)
+        return self.storages[storage._cdata]
 
 
-def _storage(x: Any) -> int | None:
-    """The address of the storage of `x`, None where it has no memory of its own."""
-    if not isinstance(x, Tensor):
-        return None
+def _has_memory(x: Tensor) -> bool:
+    """Whether there are numbers in memory of its own, as the meta device has none."""
     try:
         storage = x.untyped_storage()
-        return None if storage.device.type == "meta" else storage.data_ptr() or None
+        strided = x.layout == torch.strided
+        return strided and storage.device.type != "meta" and storage.data_ptr() != 0
     except RuntimeError:
-        return None
+        return False
 
 
-def _name(func: Any) -> str:
-    """The name of a torch function, and of the property where it reads one."""
-    named = func.__self__ if func.__name__ == "__get__" else func
-    return str(getattr(named, "__name__", "property"))
+def _version(x: Tensor) -> int:
+    """How often torch counted that numbers were written into `x`; in inference it does not."""
+    return -1 if x.is_inference() else x._version
 
 
-def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    name = _name(func)
-    if func.__name__ == "__get__":
-        return f".{name}"
-    method = bool(args) and isinstance(args[0], Tensor)
-    if name in ("__getitem__", "__setitem__"):
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return f"[{', '.join(map(_text, index))}]{' =' if name == '__setitem__' else ''}"
-    shown = [_text(x) for x in args[method:]]
-    shown += [f"{key}={_text(x)}" for key, x in kwargs.items() if x is not None]
-    return f"{name.strip('_') if name.startswith('__') else name}({', '.join(shown)})"
+def _wrote(name: str, kwargs: Mapping[str, Any], x: Tensor, version: int) -> bool:
+    """Whether a call changed the numbers of an input, and not its shape alone as `squeeze_`."""
+    if version == -1:
+        wrote = name == "__setitem__" or "out" in kwargs or (name[-1] == "_" != name[-2:-1])
+    else:
+        wrote = _version(x) != version
+    return wrote and not _changes_shape(name)
 
 
-def _text(x: Any) -> str:
-    """An argument as a reader wants it: tensors as sizes, numbers rounded, slices as written."""
-    if isinstance(x, Tensor):
-        return "×".join(map(str, x.shape)) or "scalar"
-    if isinstance(x, float):
-        return f"{x:.4g}"
-    if isinstance(x, slice):
-        ends = ["" if end is None else str(end) for end in (x.start, x.stop, x.step)]
-        return ":".join(ends[:2] if x.step is None else ends)
-    if isinstance(x, list | tuple):
-        inside = ", ".join(map(_text, x))
-        return f"[{inside}]" if isinstance(x, list) else f"({inside})"
-    text = "..." if x is ... else getattr(x, "__name__", None) or str(x)
-    opaque = isinstance(x, dict) or " at 0x" in text or "\n" in text  # no reader wants an address
-    return type(x).__name__ if opaque else text
+@functools.cache
+def _changes_shape(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [getattr(packet, key) for key in packet.overloads()] if packet else []
+    return any(torch.Tag.inplace_view in overload.tags for overload in overloads)
 
 
-def _reason(func: Any, args: Sequence[Any], kwargs: dict[str, Any], error: Exception) -> str:
-    """Why a call failed; for `view`, the two axes that cannot merge."""
-    text = str(error).partition("\n")[0]
-    if _name(func) == "view" and "not compatible" in text:
-        fresh = torch.empty(args[0].shape, device="meta")  # whose view knows what -1 stands for
-        try:
-            Layout.of(args[0]).view(fresh.view(*args[1:], **kwargs).shape)
-        except ValueError as reason:
-            text = str(reason)
-    return f"{type(error).__name__}: {text}"
+_plain_has_torch_function = torch.overrides.has_torch_function
+_lock, _open = threading.Lock(), [0]
+
+
+def _open_traces(more: int) -> None:
+    """Keep traces out of sight of torch's fast paths, for as long as one is open."""
+    with _lock:
+        _open[0] += more
+        watched = _has_torch_function if _open[0] else _plain_has_torch_function
+        torch.overrides.has_torch_function = watched
+
+
+def _has_torch_function(args: Iterable[Any]) -> bool:
+    """Torch's own, but its modules, which ask before they take a fast path, hear of no trace."""
+    if torch.compiler.is_dynamo_compiling():
+        return any(type(x) not in (Tensor, Parameter, types.NoneType) for x in args)
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch.nn.modules."):
+        return _plain_has_torch_function(args)
+    modes = []
+    while torch._C._len_torch_function_stack():
+        modes.append(torch._C._pop_torch_function_stack())
+    try:
+        for mode in reversed(modes):
+            if not isinstance(mode, _Recorder):
+                torch._C._push_on_torch_function_stack(mode)
+        return _plain_has_torch_function(args)
+    finally:
+        while torch._C._len_torch_function_stack():
+            torch._C._pop_torch_function_stack()
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+# While dynamo compiles the code around it, the recorder and what it calls runs as it is written.
+_SKIP = torch._C._dynamo.eval_frame._FrameAction.SKIP
+torch._C._dynamo.eval_frame.set_code_exec_strategy(
+    _Recorder.__torch_function__.__code__,
+    torch._C._dynamo.eval_frame._FrameExecStrategy(_SKIP, _SKIP),
+)
 
 
 def _opened(func: Any) -> Any:
@@ -235,32 +278,3 @@ def _opened(func: Any) -> Any:
     copy = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy
-
-
-def dependency_map(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Which output token depends on which input token, found by gradients.
-
-    Shapes cannot tell a right split from a wrong one; this can.
-
-    Args:
-        fn: takes (batch, seq, width) to (batch, seq_out, width_out), and differentiates.
-        x: where to try it; random numbers, so that no gradient is zero by accident.
-
-    Returns:
-        Boolean (seq_out, seq), True where any feature of the input token moves any feature of the
-        output token, in any sequence of the batch.
-
-    Raises:
-        ValueError: `x` is not float (batch, seq, width), or `fn` does not return such a tensor.
-
-    >>> causal = torch.ones(4, 4).tril()
-    >>> dependency_map(lambda x: causal @ x, torch.rand(1, 4, 6)).int().tolist()
-    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
-    """
-    if x.ndim != 3 or not x.is_floating_point():
-        shape = tuple(x.shape)
-        raise ValueError(f"x must be float (batch, seq, width), but is {x.dtype} {shape}.")
-    gradients = torch.autograd.functional.jacobian(fn, x)
-    if not isinstance(gradients, Tensor) or gradients.ndim != 6:
-        raise ValueError("fn must return one tensor (batch, seq_out, width_out).")
-    return (gradients != 0).sum(dim=(0, 2, 3, 5)) > 0

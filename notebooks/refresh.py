@@ -26,7 +26,15 @@ IGNORE = "nbval-ignore-output"
 MAY_IGNORE = {"08", "09"}
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
+    # As ipykernel writes it, without the version of Python.
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+    },
 }
 CELLS, WORDS, KILOBYTES, LINES = 45, 1500, 600, 15
 LARGER = {"00": (15, 1500), "05": (65, 2000), "07": (65, 2000), "10": (65, 2000)}

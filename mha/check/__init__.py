@@ -9,14 +9,28 @@ from mha.check.alone import sealed
 from mha.check.verdict import Exercise, Verdict
 
 with sealed():  # inputs are tensors on the CPU, whatever the default device is
-    from mha.check.exercises import (  # noqa: I001
-        EXERCISES, ablate_head, attend_along_rows, attend_per_head, attention_weights, can_merge,
-        causal_mask, contiguous_strides, decode, element, fold_heads, fused_qkv,
-        grouped_query_attention, head_of, heads_last, masked_softmax, match_torch, merge_heads,
-        multi_head_attention, multiplications, one_head, padding_mask, per_head_masks,
-        permutation_test, previous_token, scaled_dot_product_attention, score_bytes, split_heads,
-        sum_over_heads, weighted_average,
-    )  # fmt: skip
+    from mha.check.lesson01 import attention_weights, weighted_average
+    from mha.check.lesson02 import can_merge, contiguous_strides, element
+    from mha.check.lesson03 import head_of, one_head, split_heads
+    from mha.check.lesson04 import attend_per_head, fold_heads
+    from mha.check.lesson05 import (
+        causal_mask,
+        masked_softmax,
+        padding_mask,
+        scaled_dot_product_attention,
+    )
+    from mha.check.lesson06 import merge_heads, permutation_test
+    from mha.check.lesson07 import match_torch, multi_head_attention, sum_over_heads
+    from mha.check.lesson08 import ablate_head, previous_token
+    from mha.check.lesson09 import multiplications, score_bytes
+    from mha.check.lesson10 import (
+        attend_along_rows,
+        decode,
+        fused_qkv,
+        grouped_query_attention,
+        heads_last,
+        per_head_masks,
+    )
 
 __all__ = [
     "EXERCISES", "Exercise", "Verdict",
@@ -32,6 +46,8 @@ __all__ = [
     "fused_qkv", "grouped_query_attention", "heads_last", "per_head_masks", "attend_along_rows",
     "decode",
 ]  # fmt: skip
+
+EXERCISES = {x.name: x for x in map(globals().get, __all__) if isinstance(x, Exercise)}
 
 
 def __dir__() -> list[str]:

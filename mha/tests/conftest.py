@@ -13,7 +13,7 @@ CI = "CI" in os.environ
 settings.register_profile("mha", deadline=None, derandomize=CI, print_blob=True)
 settings.load_profile("mha")
 
-MAY_NOT_SKIP_IN_CI = {"browser", "inductor", "rerecord"}
+MAY_NOT_SKIP_IN_CI = {"browser", "inductor", "outside", "rerecord"}
 
 
 @pytest.hookimpl(wrapper=True)

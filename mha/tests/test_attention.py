@@ -371,18 +371,94 @@ def test_num_heads_is_refused_exactly_when_it_does_not_divide_and_those_listed_d
         assert str(divisors) in message
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.bfloat16])
-def test_a_mask_that_is_not_boolean_is_refused_with_the_conversion(dtype: torch.dtype) -> None:
-    q, k, v, num_heads, mask = problem_of()
-    assert mask is not None
-    numbers = mask.to(dtype)
-    message = refusal(TypeError, multi_head_attention, q, k, v, num_heads, numbers)
-    assert re.match(rf"mask must be boolean, True = may attend.*{dtype}", message)
-    (advice,) = re.findall(r"mask == \d", message)
-    out = multi_head_attention(q, k, v, num_heads, eval(advice, {"mask": numbers}))
-    assert torch.equal(out, multi_head_attention(q, k, v, num_heads, mask))
-    added = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
-    assert not eval(advice, {"mask": added}).any(), "never the opposite of an additive mask"
+Q4, K5, V5, THREE, MASK = problem_of()
+
+
+def advised(mask: Any, *readings: str) -> Tensor:
+    """Follow the messages, each by the label that names this mask, until the call works."""
+    labels = iter(readings)
+    while True:
+        try:
+            return multi_head_attention(Q4, K5, V5, THREE, mask)
+        except (TypeError, ValueError) as error:
+            advice = re.search(rf"{next(labels)}[^:]*: (.*?)\.(?: [A-Z0-9]|$)", str(error))
+            if advice is None:
+                raise
+            if advice[1].startswith("attend="):
+                names = {"scaled_dot_product_attention": scaled_dot_product_attention, "mask": mask}
+                attend = eval(advice[1].removeprefix("attend="), names)
+                assert next(labels, None) is None
+                return multi_head_attention(Q4, K5, V5, THREE, attend=attend)
+            mask = eval(advice[1], {"mask": mask, "torch": torch})
+
+
+assert MASK is not None
+ADDED = torch.zeros(MASK.shape).masked_fill(~MASK, -math.inf)
+OPEN = torch.ones(4, 5).bool()
+CORNER = OPEN.tril()
+KEYS = torch.arange(5) < torch.tensor([[2], [3]])  # padding: sequences of 2 and 3 tokens
+HEADS = rand_mask(2, 3, 4, 5, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("mask", "same", "readings"),
+    [
+        *((MASK.to(dtype), MASK, ["0 and 1"]) for dtype in (torch.int64, torch.uint8, torch.half)),
+        (ADDED, MASK, ["0 and -inf"]),
+        (ADDED.clamp(min=-3e38), MASK, ["0 and -inf"]),
+        (ADDED.bfloat16(), MASK, ["0 and -inf"]),
+        (MASK.numpy(), MASK, ["Array or list"]),
+        (MASK.numpy().astype("float32"), MASK, ["Array or list", "0 and 1"]),
+        (MASK.tolist(), MASK, ["Array or list"]),
+        (True, OPEN, ["Array or list", "Sizes 1"]),
+        (torch.tensor(1.0), OPEN, ["0 and 1", "Sizes 1"]),
+        (CORNER, CORNER, ["Causal"]),
+        (CORNER[None], CORNER, ["Sizes 1"]),
+        (KEYS, KEYS[:, None], ["Padding"]),
+        (KEYS.long(), KEYS[:, None], ["0 and 1", "Padding"]),
+        (KEYS[0], KEYS[0], ["Sizes 1"]),
+        (KEYS[:, None], KEYS[:, None], ["Sizes 1"]),
+        (MASK[:, :, :1], MASK[:, :, :1], ["Sizes 1"]),
+        # Hugging Face
+        (ADDED[:, None].clamp(min=-3e38), MASK, ["0 and -inf", "One for all heads"]),
+        (KEYS[:, None, None], KEYS[:, None], ["One for all heads"]),
+        (
+            ((~KEYS)[:, None, None] * torch.finfo().min),
+            KEYS[:, None],
+            ["0 and -inf", "One for all"],
+        ),
+        # nanoGPT
+        (CORNER.float()[None, None], CORNER, ["0 and 1", "One for all heads"]),
+        # The annotated Transformer
+        (torch.triu(torch.ones(1, 4, 5), 1).type(torch.uint8) == 0, CORNER, ["Sizes 1"]),
+        # d2l, whose lengths are of a sequence or of each query
+        (torch.tensor([2, 3]), KEYS[:, None], ["Lengths", "Padding"]),
+        (
+            torch.arange(1, 9).view(2, 4),
+            torch.arange(1, 9).view(2, 4, 1) > torch.arange(5),
+            ["Len"],
+        ),
+        # timm, and whoever has one a head
+        (HEADS, HEADS, ["One for each head"]),
+        (HEADS[:1], HEADS[:1], ["One for each head"]),
+        (HEADS.flatten(0, 1), HEADS, ["Folded heads", "One for each head"]),
+        (HEADS.float().flatten(0, 1), HEADS, ["0 and 1", "Folded heads", "One for each head"]),
+    ],
+)
+def test_the_advice_on_any_mask_works(mask: Any, same: Tensor, readings: list[str]) -> None:
+    out = advised(mask, *readings)
+    expected = torch.empty_like(out)
+    for head in range(3):  # by hand, one head at a time
+        heads = [slices(x, 3)[head] for x in (Q4, K5, V5)]
+        of_head = same[:, head] if same.ndim == 4 else same
+        slices(expected, 3)[head].copy_(fused(*heads, of_head.expand(2, 4, 5)))
+    assert_close(out, expected)
+
+
+def test_a_mask_that_is_not_boolean_is_named_with_its_type() -> None:
+    for mask, name in (ADDED, "torch.float32"), (ADDED.numpy(), "numpy.ndarray"), ([1], "list"):
+        message = refusal(TypeError, multi_head_attention, Q4, K5, V5, THREE, mask)
+        assert re.match(rf"mask must be boolean, not .*{name}.*: True = may attend\.", message)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mha import Layout, trace
 from mha.diagrams import GAP, Panel, panels_of, stride_picture
-from mha.explore import MergeExplorer, SplitExplorer
+from mha.explore import MergeExplorer, SplitExplorer, StrideDiagram
 from mha.picture import BOX, HIGH, Cell, Label, Picture
+from mha.steps import Steps
 
 Call = Callable[[Tensor], Tensor]
 X = torch.arange(24)  # a value says where in storage it lies
@@ -52,7 +53,7 @@ def run(name: str) -> tuple[list[Tensor], Picture]:
     with trace() as steps:
         for call in calls:
             tensors.append(call(tensors[-1]))
-    panels = panels_of("x", Layout.of(x), "abcde"[: x.ndim], steps)
+    panels = panels_of("x", x, "abcde"[: x.ndim], steps)
     return tensors, stride_picture(panels, HEADS)
 
 
@@ -140,7 +141,7 @@ def test_every_panel_says_its_code_shape_strides_and_memory() -> None:
     x = X.view(1, 4, 6)
     with trace(seq=4, num_heads=3, head_dim=2, d_model=6) as steps:
         x.view(1, 4, 3, 2).transpose(1, 2).transpose(1, 2).flatten(2)
-    panels = panels_of("x", Layout.of(x), ("batch", "seq", "d_model"), steps)
+    panels = panels_of("x", x, ("batch", "seq", "d_model"), steps)
     picture = stride_picture(panels, HEADS)
     said = [label.text for label in picture.labels]
     assert "shape (1, 4, 6)   strides (24, 6, 1)   (batch, seq, d_model)" in said
@@ -156,25 +157,75 @@ NEW: list[Call] = [
     lambda x: x + 1,
     lambda x: x.float(),
     lambda x: x @ x.mT,
-    lambda x: x.repeat(1, 2, 1),
     lambda x: x.transpose(1, 2).sum(),
 ]
 
 
 @pytest.mark.parametrize("call", NEW)
 def test_new_numbers_have_no_place_in_the_storage(call: Call) -> None:
+    x = X.view(1, 4, 6)
     with trace() as steps:
-        call(X.view(1, 4, 6))
+        call(x)
     with pytest.raises(ValueError, match="makes new numbers; a stride diagram follows") as caught:
-        panels_of("x", Layout.contiguous((1, 4, 6)), "abc", steps)
+        panels_of("x", x, "abc", steps)
     assert str(caught.value).startswith(steps[-1].call)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.repeat(1, 2, 1), "moves numbers to an order that shape and strides do not"),
+        (lambda x: x.flip(1), "flip(1): it moves numbers to an order"),
+        (lambda x: torch.cat([x, x]), "it moves numbers to an order"),
+        (lambda x: x.repeat_interleave(2, 1), "it moves numbers to an order"),
+        (lambda x: x.clone().mul_(2), "mul_(2): it writes new numbers into the storage"),
+        (lambda x: x[:0].view(0, 24), "[:0]: it has no elements"),
+        (lambda x: X.view(4, 6), "view(4, 6): it starts from another tensor than x"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_with_the_reason(call: Call, message: str) -> None:
+    x = X.clone().view(1, 4, 6)
+    with trace() as steps:
+        call(x)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        panels_of("x", x, "abc", steps)
+
+
+def test_a_branch_is_drawn_from_what_it_came_from() -> None:
+    x = torch.arange(8).view(1, 2, 4)
+    with trace() as steps:
+        a, _ = x.chunk(2, -1)
+        c = a.contiguous()
+        x.transpose(1, 2).contiguous()
+        d = x.clone()
+    panels = {panel.title: panel for panel in panels_of("x", x, "abc", steps)}
+    for title, y in (("contiguous() of chunk(2, -1)[0]", c), ("clone() of x", d)):
+        panel = panels[title]
+        found = [panel.storage[place] for place in panel.layout.elements()]
+        assert found == y.flatten().tolist()
+        assert [*panel.storage] == storage(y).tolist()
+
+
+@pytest.mark.parametrize(
+    ("x", "num_heads", "message"),
+    [
+        (torch.arange(12).view(2, 6), 1, "axes must name the 2 axes of x"),
+        (torch.tensor(1), 1, "x must have an axis and an element, but its shape is ()"),
+        (torch.zeros(1, 0, 6), 1, "but its shape is (1, 0, 6)"),
+        (torch.arange(24).view(1, 4, 6), 5, "num_heads must be one of [1, 2, 3, 6]"),
+        (torch.arange(24).view(1, 4, 6), 0, "num_heads must be one of [1, 2, 3, 6]"),
+    ],
+)
+def test_what_a_diagram_cannot_start_from_is_named(x: Tensor, num_heads: int, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        StrideDiagram(x, Steps(), num_heads)
 
 
 def test_a_step_that_failed_says_why() -> None:
     with trace() as steps, pytest.raises(RuntimeError):
         X.view(1, 4, 3, 2).transpose(1, 2).view(1, 4, 6)
     with pytest.raises(ValueError, match=r"^view\(1, 4, 6\): RuntimeError: view: axes 2 and 3 can"):
-        panels_of("x", Layout.contiguous((24,)), "a", steps)
+        panels_of("x", X, "a", steps)
 
 
 def test_a_height_that_is_asked_for_is_kept_unless_it_is_too_small() -> None:
@@ -188,7 +239,7 @@ def with_long_names() -> Picture:
     x = X.view(2, 2, 6)
     with trace(batch=2, seq=2, num_heads=3, head_dim=2, d_model=6) as steps:
         x.view(2, 2, 3, 2).transpose(1, 2)
-    return stride_picture(panels_of("x", Layout.of(x), ("batch", "seq", "d_model"), steps), HEADS)
+    return stride_picture(panels_of("x", x, ("batch", "seq", "d_model"), steps), HEADS)
 
 
 def merge_that_raises() -> MergeExplorer:

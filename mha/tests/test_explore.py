@@ -4,12 +4,15 @@ import base64
 import itertools
 import math
 import re
+import time
 import tracemalloc
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import ipywidgets as widgets
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -263,6 +266,51 @@ def test_the_default_options_always_work(d_model: int, d_value: int, options: li
     assert list(by_heads(HeadExplorer(q, q, v))) == options
 
 
+def test_the_number_of_heads_asked_for_is_among_the_options() -> None:
+    x = torch.randn(1, 3, 1024)
+    explorer = HeadExplorer(x, x, x, num_heads=16)
+    assert explorer.num_heads == 16
+    assert [n for _, n in explorer.sliders["num_heads"].options] == [1, 2, 4, 8, 16]
+    x = torch.randn(1, 3, 1680)
+    options = [n for _, n in HeadExplorer(x, x, x, num_heads=16).sliders["num_heads"].options]
+    assert options == [1, 2, 3, 4, 5, 6, 7, 16], "still at most 8"
+
+
+def test_without_num_heads_the_slider_starts_at_the_first_option() -> None:
+    assert HeadExplorer(Q, K, V, options=[3, 2]).num_heads == 3
+    assert HeadExplorer(Q, K, V).num_heads == 1
+    assert HeadExplorer.of(RECORDING, options=[32]).num_heads == 32
+
+
+def test_tokens_may_be_ids_and_equal_ones_are_told_apart() -> None:
+    ids = torch.tensor([101, 7, 9, 7, 102])
+    text = HeadExplorer(Q, Q, Q, tokens=ids).frame.text
+    assert text == HeadExplorer(Q, Q, Q, tokens=ids.tolist()).frame.text
+    for n, frame in by_heads(HeadExplorer(Q, Q, Q, tokens=ids)).items():
+        for line in frame.text.splitlines()[-n:]:
+            assert re.fullmatch(r"head \d+: (101|7 \([13]\)|9|102) -> (7 \([13]\)|9|102) \S+", line)
+
+
+def test_a_query_of_nan_is_said_and_never_linked() -> None:
+    q = Q.clone()
+    q[0, 2] = math.nan
+    for n, frame in by_heads(HeadExplorer(q, K, V)).items():
+        lines = frame.text.splitlines()
+        for head, m in enumerate(frame.picture.maps[:n]):
+            assert np.isnan(m.weights).all(axis=-1).tolist() == [False, False, True, False, False]
+            assert f"head {head}: query 2 has no weights: NaN" in lines
+        assert not any(re.match(r"head \d+: 2 -> ", line) for line in lines)
+        assert len(lines) == 6 + 2 * n
+
+
+@pytest.mark.parametrize(
+    "wrong", [Q.numpy(), Q.long(), Q.double(), None], ids=["array", "integers", "double", "None"]
+)
+def test_tensors_of_another_kind_are_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"^q, k, v must be tensors of one floating dtype, but are"):
+        HeadExplorer(wrong, K, V)
+
+
 # ---- scale, mask, merge, dependencies
 
 
@@ -340,6 +388,44 @@ def test_a_heatmap_says_every_weight() -> None:
         assert frame.picture.maps[head].weights[i].tolist() == weights[head, i].tolist()
 
 
+def test_a_large_heatmap_is_fast_and_small_and_says_the_strongest_links() -> None:
+    weights = torch.randn(12, 128, 128, generator=torch.manual_seed(0)).softmax(dim=-1)
+    tokens = [f"word{i % 90}" for i in range(128)]
+    start = time.process_time()
+    heatmap = explore.Heatmap(weights, tokens, tokens)
+    assert len(heatmap._repr_mimebundle_()["image/png"]) < 200_000
+    assert time.process_time() - start < 5
+    assert len(heatmap.frame.picture.svg()) < 100_000
+    head, *lines = heatmap.frame.text.splitlines()
+    assert head == "196,608 weights; the strongest of each head past the first key"
+    for i, line in enumerate(lines):
+        query, key = divmod(int(weights[i, :, 1:].round(decimals=2).argmax()), 127)
+        link = f"{query % 90}( \\({query}\\))? -> word{(key + 1) % 90}( \\({key + 1}\\))?"
+        assert re.fullmatch(rf"head {i}: word{link} {weights[i, query, key + 1]:.2f}", line)
+    assert len(lines) == 12
+    assert heatmap.frame.picture.alt == heatmap.frame.text
+
+
+def test_a_heatmap_keeps_every_number_of_one_head_of_32_tokens() -> None:
+    weights = torch.rand(1, 33, 32).softmax(dim=-1)
+    assert len(explore.Heatmap(weights[:, 1:]).frame.text.splitlines()) == 32
+    assert len(explore.Heatmap(weights).frame.text.splitlines()) == 2
+
+
+def test_large_dependency_maps_say_runs() -> None:
+    causal = torch.ones(40, 40).tril().bool()
+    causal[39, 5] = False
+    lines = explore.DependencyMaps({"causal": causal}).frame.text.splitlines()
+    assert lines[0] == "causal: output 0 depends on inputs [0]"
+    assert lines[39] == "causal: output 39 depends on inputs [0 to 4, 6 to 39]"
+
+
+def test_dependency_maps_without_names_or_booleans_are_refused() -> None:
+    for wrong, message in ((torch.eye(3) > 0, "by name"), ({"a": torch.eye(3)}, "boolean")):
+        with pytest.raises(TypeError, match=f"^maps must be .*{message}"):
+            explore.DependencyMaps(wrong)  # type: ignore[arg-type]
+
+
 def test_a_plot_keeps_its_pixels_and_says_its_numbers() -> None:
     def plot() -> Figure:
         figure = MatplotlibFigure(figsize=(3, 2))
@@ -378,13 +464,61 @@ def test_everything_works_at_its_limit() -> None:
         (lambda: of_size(3, options=[1, 3]), "num_heads=3 must divide q's width 4:"),
         (
             lambda: of_size(3, 840, options=[1, 2, 3, 4, 5, 6, 7, 8, 10]),
-            "num_heads must have 1 to 8 options, but has [1, 2, 3, 4, 5, 6, 7, 8, 10].",
+            "num_heads must have 1 to 8 options that differ, but has [1, 2, 3, 4, 5, 6, 7, 8, 10].",
         ),
-        (lambda: of_size(3, options=[]), "num_heads must have 1 to 8 options, but has []."),
+        (
+            lambda: of_size(3, options=[]),
+            "num_heads must have 1 to 8 options that differ, but has [",
+        ),
+        (lambda: of_size(3, options=[1, 1]), "num_heads must have 1 to 8 options that differ, but"),
+        (
+            lambda: of_size(3, options=4),
+            "num_heads must have 1 to 8 options that differ, but has 4.",
+        ),
+        (
+            lambda: of_size(3, options=[1, 2], num_heads=4),
+            "num_heads must be one of [1, 2], but is 4.",
+        ),
+        (lambda: of_size(3, num_heads=0), "num_heads=0 must divide q's width 4: [1, 2, 4]."),
+        (lambda: of_size(0), "q must be (batch, seq, d_model), each at least 1, but is (1, 0, 4)."),
+        (
+            lambda: of_size(3, tokens=[[1, 2, 3]]),
+            "tokens must be 3 words, one a key, but are 1: cho",
+        ),
+        (
+            lambda: HeadExplorer(split_heads(Q, 3), K, V),
+            "q must be (batch, seq, d_model), each at least 1, but is (2, 3, 5, 4). "
+            "Merge the heads first: merge_heads(q).",
+        ),
+        (
+            lambda: HeadExplorer(Q[0], K, V),
+            "q must be (batch, seq, d_model), each at least 1, but is (5, 12). "
+            "Of one sequence, give q[None].",
+        ),
+        (
+            lambda: explore.ScaleExplorer([]),
+            "head_dims must be whole numbers of at least 1, but is [",
+        ),
+        (
+            lambda: explore.ScaleExplorer(seq=33),
+            "seq must be whole numbers from 1 to 32, but is [33]",
+        ),
+        (
+            lambda: explore.MaskExplorer((1, 6)),
+            "seq_q must be whole numbers from 1 to 5, but is [1, 6",
+        ),
+        (
+            lambda: explore.DependencyMaps({}),
+            "maps must each be (seq_out, seq), of one shape, but are",
+        ),
+        (
+            lambda: explore.DependencyMaps({"a": torch.eye(3) > 0, "b": torch.ones(3, 5) > 0}),
+            "maps must each be (seq_out, seq), of one shape, but are {'a': (3, 3), 'b'",
+        ),
         (lambda: of_size(33), "seq must be at most 32 tokens, but is 33, 33."),
         (lambda: HeadExplorer(Q, K.repeat(1, 5, 1), V), "seq must be at most 32 tokens, but is 5,"),
         (lambda: of_size(3, tokens="ab"), "tokens must be 3 words, one a key, but are 2."),
-        (lambda: of_size(3, num_heads=3), "num_heads must be one of [1, 2, 4], but is 3."),
+        (lambda: of_size(3, num_heads=3), "num_heads=3 must divide q's width 4: [1, 2, 4]."),
         (lambda: SplitExplorer(d_model=5), "num_heads must be one of [1, 5], but is 3."),
         (lambda: SplitExplorer(5, 5, 1), "seq*d_model must be at most 24, but is 5*5."),
         (

@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
@@ -39,6 +40,8 @@ def test_every_picture_is_drawn_by_the_script_and_none_is_left_over(drawn: Path)
 @pytest.mark.parametrize("name", STORED)
 def test_a_stored_picture_is_the_one_drawn_now(name: str, drawn: Path) -> None:
     """Other builds of FreeType may move the grey edge of a letter, so bytes may differ a little."""
+    if matplotlib.__version_info__ < (3, 11):
+        pytest.skip("matplotlib before 3.11 shapes letters in another way")
     stored, now = pixels(IMAGES / name), pixels(drawn / name)
     assert stored.shape == now.shape, "run `python images/draw.py`"
     differs = np.abs(stored - now).max(axis=2) > 48

@@ -72,11 +72,12 @@ def shapes_for(draw: st.DrawFn, x: Tensor) -> tuple[int, ...]:
 
 
 def torch_says(x: Tensor, method: str, *args: Any) -> Layout | None:
-    """The layout that torch gives, None where it refuses."""
+    """The layout that torch gives, None where it refuses, or gives an axis of negative size."""
     try:
-        return Layout.of(getattr(x, method)(*args))
+        layout = Layout.of(getattr(x, method)(*args))
     except (RuntimeError, IndexError):
         return None
+    return layout if min(layout.shape, default=0) >= 0 else None
 
 
 def layout_says(x: Tensor, method: str, *args: Any) -> Layout | None:
@@ -204,6 +205,22 @@ def test_expand_answers_as_torch_does(data: st.DataObject) -> None:
     assert layout_says(x, "expand", shape[1:]) == torch_says(x, "expand", shape[1:])
 
 
+@settings(max_examples=800)
+@given(st.data())
+def test_any_sizes_at_all_are_taken_or_refused_as_torch_does(data: st.DataObject) -> None:
+    """Sizes left open (-1), negative, zero, too many or too few, for `view` and for `expand`."""
+    x = data.draw(tensors())
+    shape = list(data.draw(st.one_of(shapes_for(x), st.just(tuple(x.shape)))))
+    for _ in range(data.draw(st.integers(0, 2))):
+        if shape:
+            i = data.draw(st.integers(0, len(shape) - 1))
+            shape[i] = data.draw(st.sampled_from([-1, -1, -1, -2, 0, 1, 3]))
+    shape = shape[data.draw(st.sampled_from([0, 0, 0, 1])) :]
+    shape = data.draw(st.sampled_from([[], [], [1], [-1], [3], [0]])) + shape
+    check_view(x, tuple(shape))
+    assert layout_says(x, "expand", shape) == torch_says(x, "expand", shape), (Layout.of(x), shape)
+
+
 def test_a_layout_without_axes_has_one_element() -> None:
     x = torch.arange(9)[7]
     layout = Layout.of(x)
@@ -255,7 +272,17 @@ X = Layout.contiguous((2, 5, 12))
             lambda: X.view((-10, -12)),
             "view: (-10, -12) does not have the 120 elements of (2, 5, 12).",
         ),
-        (lambda: X.view((2, -1)), "view: (2, -1) does not have the 120 elements of (2, 5, 12)."),
+        (lambda: X.view((7, -1)), "view: (7, -1) does not have the 120 elements of (2, 5, 12)."),
+        (lambda: X.view((2, -2)), "view: (2, -2) does not have the 120 elements of (2, 5, 12)."),
+        (
+            lambda: X.view((-1, 5, -1)),
+            "view: -1 in (-1, 5, -1) could be any size; "
+            "only one size may be left open, and no other be 0.",
+        ),
+        (
+            lambda: X.expand((-1, 2, 5, 12)),
+            "expand: (2, 5, 12) cannot become (-1, 2, 5, 12); only axes of size 1 grow.",
+        ),
         (
             lambda: X.expand((2, 3, 12)),
             "expand: (2, 5, 12) cannot become (2, 3, 12); only axes of size 1 grow.",

@@ -16,7 +16,7 @@ LESSONS = {
     path.stem: nbformat.read(path, as_version=4)
     for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 }
-SETUP = LESSONS["00_start_here"].cells[2].source.removeprefix("%matplotlib inline\n")
+SETUP = LESSONS["00_start_here"].cells[2].source.removesuffix("\n\n%matplotlib inline")
 
 
 class Asked(NamedTuple):
@@ -102,8 +102,17 @@ def sections(nb: NotebookNode) -> dict[str, int]:
     return found
 
 
-def test_the_index_numbers_45_questions() -> None:
-    assert [int(number) for number, _ in QUESTIONS] == list(range(1, 46))
+def test_the_index_numbers_its_questions() -> None:
+    assert [int(number) for number, _ in QUESTIONS] == list(range(1, len(QUESTIONS) + 1))
+    asked = [re.split(r" \[\d\d ", question)[0] for _, question in QUESTIONS]
+    assert len(set(asked)) == len(asked)
+
+
+def test_the_number_of_questions_is_the_same_wherever_it_is_written() -> None:
+    start = "\n".join(cell.source for cell in LESSONS["00_start_here"].cells)
+    readme = (NOTEBOOKS.parent / "README.md").read_text(encoding="utf-8")
+    for text in (start, readme):
+        assert re.findall(r"(\d+) questions", text) == [str(len(QUESTIONS))]
 
 
 @pytest.mark.parametrize(("number", "question"), QUESTIONS, ids=lambda x: x[:30])

@@ -8,6 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from nbconvert import ScriptExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -61,6 +62,13 @@ def found(path: Path, change: Callable[[NotebookNode], object]) -> list[str]:
 @pytest.mark.parametrize("path", refresh.notebooks(), ids=lambda path: path.name)
 def test_a_lesson_is_in_order(path: Path) -> None:
     assert refresh.problems(path) == []
+
+
+def test_a_lesson_becomes_a_script_of_python() -> None:
+    code, resources = ScriptExporter().from_filename(str(refresh.notebooks()[3]))
+    assert resources["output_extension"] == ".py"
+    assert "from mha import Layout" in code
+    compile(code, "03.py", "exec")
 
 
 # ---- check

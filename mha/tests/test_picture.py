@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib import pyplot
+from matplotlib import font_manager, pyplot
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextPath
 from PIL import Image
 
 from mha import style
-from mha.picture import BOX, HIGH, Cell, Label, Map, Picture, fitting
+from mha.picture import BOX, HIGH, Cell, Label, Map, Picture, _fonts_for, fitting
 
 NASTY = [
     "<b>", "&", '"', "'", "$x$", "_a_", "&lt;", "</svg>", "<style>", "{x}", "%s", r"\alpha",
@@ -89,6 +89,41 @@ def test_any_word_is_drawn_letter_for_letter() -> None:
     assert picture.png()
 
 
+def test_what_no_font_has_is_named_in_the_still_and_never_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [f for f in font_manager.fontManager.ttflist if f.name.startswith("DejaVu Sans")]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
+    _fonts_for.cache_clear()
+    labels = [Label(8, 20, "漢字 keys"), Label(8, 40, "漢", bold=True)]
+    picture = Picture(200, 60, "", labels=labels)
+    figure = picture.figure()
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["?? keys", "?", "? is U+5B57, U+6F22: not in any font here"]
+    assert Image.open(io.BytesIO(picture.png())).size == (200, 76), "with a line for the note"
+    assert shown_labels(svg(picture)) == labels, "the page has fonts of its own"
+    assert not caplog.records
+    _fonts_for.cache_clear()
+
+
+def test_a_font_that_is_installed_draws_what_the_usual_one_lacks() -> None:
+    entries = font_manager.fontManager.ttflist
+    usual = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    (other, *_) = (
+        f for f in entries if f.name == "STIXGeneral" and (f.weight, f.style) == (400, "normal")
+    )
+    has = set(font_manager.get_font(other.fname).get_charmap())
+    letter = chr(min(has - set(usual.get_charmap()) - set(range(0xE000, 0xF900))))
+    fonts, lacking = _fonts_for(frozenset(f"a{letter}"), ("sans-serif",))
+    assert fonts[0] == "sans-serif"
+    assert len(fonts) == 2
+    assert not lacking
+    picture = Picture(99, 40, "", labels=[Label(8, 20, f"a{letter}", bold=True)])
+    (text,) = picture.figure().axes[0].texts
+    assert (text.get_text(), text.get_fontweight()) == (f"a{letter}", "normal")
+    assert picture.png()
+
+
 def test_both_ways_show_the_same_boxes() -> None:
     in_svg = []
     for g in svg(PICTURE).findall("g"):
@@ -149,9 +184,31 @@ def test_pixels_decode_back_to_weights(shape: tuple[int, int]) -> None:
 
 
 def test_weights_that_are_none_stay_on_the_scale() -> None:
-    weights = np.array([[np.nan, -0.5, 0.0, 1.0, 1.5, 0.004]])
+    weights = np.array([[-0.5, 0.0, 1.0, 1.5, 0.004]])
     (image,) = svg(Picture(9, 9, "", maps=[Map(0, 0, 9, 9, weights)])).findall("image")
-    assert decoded(image).tolist() == [[0, 0, 0, 1, 1, 0]]
+    assert decoded(image).tolist() == [[0, 0, 1, 1, 0]]
+
+
+def test_nan_is_no_colour_of_the_scale_and_is_hatched_where_it_is() -> None:
+    weights = np.linspace(0, 1, 63).reshape(7, 9)
+    weights[1, 2:5] = weights[4:6] = weights[0, 8] = np.nan
+    picture = Picture(90, 90, "", maps=[Map(0, 10, 90, 70, weights)])
+    (image,), (path,) = (svg(picture).findall(tag) for tag in ("image", "path"))
+    data = base64.b64decode(image.get("href", "").removeprefix("data:image/png;base64,"))
+    grey = (np.array(Image.open(io.BytesIO(data)).convert("RGB")) == style.NO_WEIGHT).all(-1)
+    assert np.array_equal(grey, np.isnan(weights))
+    assert style.NO_WEIGHT not in style.HEAT
+    lines = re.findall(r"M(\S+) (\S+)L(\S+) ([^M]+)", path.get("d", ""))
+    found = np.zeros_like(grey)
+    for line in lines:
+        x0, y0, x1, y1 = map(float, line)
+        for part in np.linspace(0.01, 0.99, 99):
+            x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
+            found[int((y - 10) // 10), int(x // 10)] = True
+    assert np.array_equal(found, np.isnan(weights)), "lines in every such cell, and in no other"
+    (drawn,) = picture.figure().axes[0].collections
+    assert len(drawn.get_paths()) == len(lines)
+    assert not svg(PICTURE).findall("path")
 
 
 def test_pointing_at_a_box_lights_its_element_and_shows_its_arithmetic() -> None:
