@@ -148,3 +148,155 @@ HINTS = {
     "columns attend": "Each pixel attends to the pixels of its own row.",
     "all pixels attend": "Each pixel attends to its own row only; rows must not see each other.",
 }
+
+# Mistakes that any exercise can meet, each with a hint.
+SLIPS = {
+    "a float for a size": "Sizes and positions are ints; / gives a float, // an int.",
+    ".T on more than two axes": ".T reverses all axes; transpose(i, j) swaps two.",
+    "view needs a copy": "It merges axes that lie apart in memory; contiguous() or reshape copies.",
+    "too much memory": "It asks for more memory than there is. Which size is that large?",
+    "no end": "It calls itself again and again.",
+    "no return": "On this input your function ends without return, which gives None.",
+    "print for return": "print shows a result and drops it; return hands it to the caller.",
+    "remembers a call": "It gives an earlier result, as to other numbers of the same shape.",
+    "NaN": "NaN comes from 0/0, inf - inf, 0 * inf or memory not filled. Print where it begins.",
+    "gradient cut": "detach, .data, .item(), no_grad or NumPy cut it. A model cannot learn so.",
+    "unknown name": "Is it misspelt, or defined in a cell that has not run?",
+    "no value yet": "A name that is assigned in a function is its own, and it is read too early.",
+    # results of another kind than asked for
+    "a NumPy array": "torch.from_numpy makes a tensor of it.",
+    "a list": "torch.stack joins tensors; torch.tensor takes numbers.",
+    "a tuple": "torch.stack joins tensors; torch.tensor takes numbers.",
+    "a generator": "yield makes a generator; return gives the result.",
+    "a coroutine": "async def makes a coroutine; def is enough.",
+    "an int, not a bool": "1 and 0 are numbers; True and False are bools.",
+    "a tensor, not a bool": ".all() and bool(..) make one bool of it.",
+    "a tensor, not a tuple": "tuple(x.tolist()) takes the numbers out.",
+    "a tensor, not an int": ".item() takes the number out of a tensor of one.",
+}
+
+# How an error tells such a mistake.
+ERRORS = {
+    "a float for a size": r"float.*\bint|\bint.*float|lice indices must be int|got \(?float",
+    "view needs a copy": r"view size is not compatible with input tensor's size and stride",
+    "too much memory": r"MemoryError|can't allocate memory|not enough memory",
+    "no end": r"RecursionError",
+}
+
+# What each exercise takes and returns. Shapes stand after the names.
+TASKS = {
+    "weighted_average": """weighted_average(attn_weights, v)
+
+Take attn_weights (batch, seq_q, seq_k) and v (batch, seq_k, d_model).
+Return the average of every query, (batch, seq_q, d_model).""",
+    "attention_weights": """attention_weights(q, k)
+
+Take q (batch, seq_q, head_dim) and k (batch, seq_k, head_dim).
+Return the weights, (batch, seq_q, seq_k).""",
+    "contiguous_strides": """contiguous_strides(shape)
+
+Take a shape, a tuple of sizes. Return the strides of fresh memory of this shape, a tuple.""",
+    "element": """element(index, strides, offset)
+
+Take an index and the strides, two tuples of the same length, and the offset, an int.
+Return the place of the element on the tape, an int.""",
+    "can_merge": """can_merge(shape, strides, axis)
+
+Take a shape, its strides, and the number of an axis.
+Return whether view can merge this axis with the next one, True or False.""",
+    "head_of": """head_of(feature, d_model, num_heads)
+
+Take the number of a feature, d_model and num_heads.
+Return the number of the head that gets the feature, an int.""",
+    "one_head": """one_head(x, head, num_heads)
+
+Take x (batch, seq, d_model), the number of a head, and num_heads.
+Return its features, (batch, seq, head_dim).""",
+    "split_heads": """split_heads(x, num_heads)
+
+Take x (batch, seq, d_model) and num_heads. Return (batch, num_heads, seq, head_dim).""",
+    "attend_per_head": """attend_per_head(qh, kh, vh)
+
+Take qh, kh and vh, each (batch, num_heads, seq, head_dim).
+Return the output of every head, in the same shape. There is no mask.""",
+    "fold_heads": """fold_heads(qh)
+
+Take qh (batch, num_heads, seq, head_dim).
+Return (batch * num_heads, seq, head_dim), all heads of sequence 0 first.""",
+    "causal_mask": """causal_mask(seq_q, seq_k)
+
+Take seq_q and seq_k. Return a boolean (seq_q, seq_k), True = may attend.
+The queries are the last seq_q of the seq_k tokens.""",
+    "padding_mask": """padding_mask(lengths, seq_q, seq_k)
+
+Take lengths (batch,), the number of real keys of each sequence, seq_q and seq_k.
+Return a boolean (batch, seq_q, seq_k), True = may attend. Padding is at the end.""",
+    "scaled_dot_product_attention": """scaled_dot_product_attention(q, k, v, mask=None)
+
+Take q, k and v, whose last two axes are tokens and features, and a boolean mask that
+broadcasts to the scores, or None. Return the output of attention. No row of the mask is empty.""",
+    "masked_softmax": """masked_softmax(scores, mask)
+
+Take scores and a boolean mask that broadcasts to them. Return the weights.
+A row that may attend to nothing becomes zeros.""",
+    "merge_heads": """merge_heads(out_h)
+
+Take out_h (batch, num_heads, seq, head_dim).
+Return (batch, seq, d_model), each token with its heads side by side.""",
+    "permutation_test": """permutation_test(attention, x, order)
+
+Take a function attention, x (batch, seq, d_model), and order, a tensor of seq positions.
+Return whether attention treats the tokens alike in any order, True or False.""",
+    "multi_head_attention": """multi_head_attention(q, k, v, num_heads, mask=None)
+
+Take q, k and v (batch, seq, d_model), num_heads, and a boolean mask (batch, seq_q, seq_k) or
+None. Return (batch, seq_q, d_model). Keys and values may be longer than queries.""",
+    "match_torch": """match_torch(module, x, mask=None)
+
+Take an nn.MultiheadAttention with batch_first=True, x (batch, seq, d_model), and a boolean mask
+(batch, seq, seq), True = may attend, or None. Return what the module gives, without calling it.""",
+    "sum_over_heads": """sum_over_heads(out_h, w_o)
+
+Take out_h (batch, num_heads, seq, head_dim) and w_o (d_model, d_model).
+Return merge_heads(out_h) @ w_o without merging: as a sum over the heads.""",
+    "previous_token": """previous_token(attn_weights)
+
+Take attn_weights (num_heads, seq, seq). Return for each head the mean weight that a query puts
+on the token before it, (num_heads,). The first query has none, so leave it out.""",
+    "ablate_head": """ablate_head(out_h, head)
+
+Take out_h (batch, num_heads, seq, head_dim) and the number of a head.
+Return the same tensor with the result of this head set to zero. Leave out_h as it is.""",
+    "score_bytes": """score_bytes(batch, num_heads, seq_q, seq_k, itemsize)
+
+Take these sizes and itemsize, the bytes of one number.
+Return the bytes that the scores of all heads take, an int.""",
+    "multiplications": """multiplications(batch, seq, d_model, num_heads)
+
+Take these sizes. Return the number of multiplications in the two matrix products of attention,
+for all heads and sequences, an int.""",
+    "fused_qkv": """fused_qkv(qkv, num_heads)
+
+Take qkv (batch, seq, 3 * d_model), as one projection makes it, and num_heads.
+Return the output of causal attention, (batch, seq, d_model).""",
+    "grouped_query_attention": """grouped_query_attention(qh, kh, vh)
+
+Take qh (batch, num_heads, seq, head_dim) and kh, vh with fewer heads.
+Neighbouring query heads share a key head. Return the output, in the shape of qh.""",
+    "heads_last": """heads_last(q, k, v)
+
+Take q, k and v (batch, seq, num_heads, head_dim).
+Return the output of attention in the same layout.""",
+    "per_head_masks": """per_head_masks(mask, num_heads)
+
+Take a mask (batch, seq_q, seq_k) and num_heads.
+Return (batch * num_heads, seq_q, seq_k), all heads of sequence 0 first.""",
+    "attend_along_rows": """attend_along_rows(x)
+
+Take an image x (batch, height, width, d_model). Each pixel attends to those of its own row.
+Return the output, in the same shape.""",
+    "decode": """decode(q, k, v, num_heads)
+
+Take the newest seq_q queries, keys and values of all seq_k tokens so far, and num_heads.
+Return (batch, seq_q, d_model). The last query is the last token.""",
+}

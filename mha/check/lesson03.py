@@ -18,6 +18,7 @@ split_heads = Exercise(
     ],
     SPLITS,
     exact=True,
+    views=True,
 )
 head_of = Exercise(
     "head_of",
@@ -69,4 +70,5 @@ one_head = Exercise(
         ("first head always", lambda x, head, n: x[..., : x.shape[2] // n]),
     ],
     exact=True,
+    views=True,
 )  # fmt: skip
