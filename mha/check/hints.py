@@ -258,7 +258,7 @@ Take an nn.MultiheadAttention with batch_first=True, x (batch, seq, d_model), an
     "sum_over_heads": """sum_over_heads(out_h, w_o)
 
 Take out_h (batch, num_heads, seq, head_dim) and w_o (d_model, d_model).
-Return merge_heads(out_h) @ w_o without merging: as a sum over the heads.""",
+Return what merge_heads(out_h) @ w_o gives, written as a sum over the heads.""",
     "previous_token": """previous_token(attn_weights)
 
 Take attn_weights (num_heads, seq, seq). Return for each head the mean weight that a query puts
